@@ -1,0 +1,1 @@
+"""Names to records, changed by compare-and-swap. Imports nothing else of ours."""

@@ -1,0 +1,60 @@
+"""Writers that are processes of their own, each with a fresh interpreter: nothing but the store is shared."""
+
+import asyncio
+import multiprocessing
+
+from refstore.errors import Conflict, OutcomeUnknown
+from refstore.refs import Refs
+from tests.conformance.refstore_backends import open_address
+from tests.conformance.refstore_histories import append, replace
+
+JOIN_SECONDS_MAX = 60.0
+
+
+def write_in_processes(address: str, repository: str, processes: int, appends: int) -> None:
+    """Each process appends its own tables to one branch, all at once; the first also compacts now and then."""
+    context = multiprocessing.get_context("spawn")
+    workers = [
+        context.Process(target=_write, args=(address, repository, number, appends)) for number in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(JOIN_SECONDS_MAX)
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * processes
+
+
+def _write(address: str, repository: str, number: int, appends: int) -> None:
+    asyncio.run(_append_all(address, repository, number, appends))
+
+
+async def _append_all(address: str, repository: str, number: int, appends: int) -> None:
+    store = open_address(address)
+    try:
+        for seq in range(1, appends + 1):
+            await _append(store, repository, f"w{number}", seq)
+            if number == 0 and seq % 10 == 0:
+                await _compact(store, repository, f"run-{seq}")
+    finally:
+        await store.aclose()
+
+
+async def _append(store: Refs, repository: str, writer: str, seq: int) -> None:
+    """An append whose answer is lost is repeated: the sequence rule makes that safe."""
+    while True:
+        try:
+            await store.change(repository, "main", append(seq, writer))
+            return
+        except OutcomeUnknown:
+            await asyncio.sleep(0.01)
+
+
+async def _compact(store: Refs, repository: str, run: str) -> None:
+    branch = await store.read(repository, "main")
+    try:
+        await store.change(repository, "main", replace(branch.l1[:5], branch.l2, run))
+    except Conflict:
+        return  # another one was first; the next round compacts
