@@ -1,0 +1,1 @@
+"""Tests of lsmfs.objectstore beyond the conformance suite."""
