@@ -1,0 +1,261 @@
+"""Building a Run from a lower Run and the layers above it: compaction and commit alike.
+
+Flow:
+1. `changes` merges the layers into windows: sorted, disjoint, ascending, each of bounded size.
+2. Each change belongs to the range of the lower run that covers its key; ranges without changes are kept by reference.
+3. Touched ranges are read, merged and hashed ahead, several at a time, in threads.
+4. The cutter joins them in order and cuts at content-defined boundaries. While it holds rows that no boundary has
+   ended, following ranges are streamed through it too, changed or not, until a range ends where a boundary is.
+5. Cut ranges are encoded and uploaded several at a time; the new run lists them in order.
+
+The last range of the lower run ends where the data ended, not at a boundary: keys beyond it belong to it.
+Tombstones stay in a compaction, for what lies below; a commit drops them, for nothing does.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lsmfs.lsm import boundary, records
+from lsmfs.lsm.run import Run
+from lsmfs.lsm.tables import Tables
+
+AHEAD = 4  # ranges read and merged ahead of the cutter, and ranges being written behind it
+WINDOW_ROWS = 256 * 1024  # changes merged at a time: about 60 MB
+
+
+class Shape(NamedTuple):
+    """How large ranges are. A property of the installation: trees cut differently do not share ranges."""
+
+    rows_mean: int = boundary.ROWS_MEAN
+    weight_max: int = boundary.WEIGHT_MAX
+
+
+class Segment(NamedTuple):
+    """Rows for the cutter, with its flags computed ahead."""
+
+    rows: pa.Table
+    ending: Any
+    weights: Any
+
+
+def segment(rows: pa.Table, shape: Shape) -> Segment:
+    return Segment(rows, boundary.ends(*records.key_bytes(rows["key"]), shape.rows_mean), records.weights(rows))
+
+
+class Cutter:
+    """Joins segments and cuts them into ranges. Pure: what comes out depends only on the rows that went in."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._held: list[Segment] = []
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all rows so far have been cut off, so that a range may follow by reference."""
+        return not self._held
+
+    def feed(self, new: Segment) -> list[pa.Table]:
+        if not len(new.rows):
+            return []
+        held = [*self._held, new]
+        ending = np.concatenate([s.ending for s in held])
+        weights = np.concatenate([s.weights for s in held])
+        cuts = boundary.cuts(ending, weights, self._shape.weight_max)
+        if not cuts:
+            self._held = held
+            return []
+        rows = pa.concat_tables([s.rows for s in held])
+        tail = slice(cuts[-1], len(rows))
+        rest = Segment(rows.slice(cuts[-1]).combine_chunks(), ending[tail], weights[tail])
+        self._held = [rest] if len(rest.rows) else []
+        starts = [0, *cuts[:-1]]
+        return [rows.slice(start, stop - start).combine_chunks() for start, stop in zip(starts, cuts, strict=True)]
+
+    def finish(self) -> list[pa.Table]:
+        held, self._held = self._held, []
+        return [pa.concat_tables([s.rows for s in held]).combine_chunks()] if held else []
+
+
+class RunWriter:
+    """Collects the ranges of a new run in order, writing some at a time."""
+
+    def __init__(self, tables: Tables, generation: int) -> None:
+        self._tables = tables
+        self._generation = generation
+        self._rows: list[dict[str, Any] | asyncio.Task[dict[str, Any]]] = []
+        self._writing: deque[asyncio.Task[dict[str, Any]]] = deque()
+
+    def keep(self, row: dict[str, Any]) -> None:
+        self._rows.append(row)
+
+    async def write(self, rows: pa.Table) -> None:
+        if len(self._writing) >= AHEAD:
+            await self._writing.popleft()
+        task = asyncio.ensure_future(self._tables.save_range(rows, self._generation))
+        self._writing.append(task)
+        self._rows.append(task)
+
+    async def finish(self) -> Run:
+        return Run.of([row if isinstance(row, dict) else await row for row in self._rows])
+
+    async def abandon(self) -> None:
+        await cancel(list(self._writing))
+
+
+async def cancel(tasks: Sequence["asyncio.Task[Any]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def write_run(tables: Tables, rows: pa.Table, generation: int, shape: Shape) -> Run:
+    """A run of rows that are sorted already: how a large unit is staged."""
+    writer, cutter = RunWriter(tables, generation), Cutter(shape)
+    try:
+        for start in range(0, len(rows), WINDOW_ROWS):
+            window = rows.slice(start, WINDOW_ROWS)
+            for cut in cutter.feed(await tables.compute(segment, window, shape)):
+                await writer.write(cut)
+        for cut in cutter.finish():
+            await writer.write(cut)
+        return await writer.finish()
+    except BaseException:
+        await writer.abandon()
+        raise
+
+
+async def apply_layers(
+    tables: Tables, lower: Run, layers: Sequence[str | Run], generation: int, shape: Shape, drop_tombstones: bool
+) -> Run:
+    """The run that reads as the layers (newest first; table names and runs) above `lower`."""
+    writer, cutter = RunWriter(tables, generation), Cutter(shape)
+    ahead: deque[tuple[int, asyncio.Task[Segment]]] = deque()
+    at = 0  # the next range of `lower` that the cutter has not seen
+
+    async def emit(touched: int, merged: Segment) -> int:
+        nonlocal at
+        while at < touched:
+            await _pass_range(tables, lower, at, shape, cutter, writer)
+            at += 1
+        for cut in cutter.feed(merged):
+            await writer.write(cut)
+        return touched + 1
+
+    try:
+        async for touched, rows in _by_range(lower, changes(tables, layers), shape):
+            task = asyncio.ensure_future(_merge_range(tables, lower, touched, rows, shape, drop_tombstones))
+            ahead.append((touched, task))
+            if len(ahead) > AHEAD:
+                first, task = ahead.popleft()
+                at = await emit(first, await task)
+        while ahead:
+            first, task = ahead.popleft()
+            at = await emit(first, await task)
+        while at < len(lower):
+            await _pass_range(tables, lower, at, shape, cutter, writer)
+            at += 1
+        for cut in cutter.finish():
+            await writer.write(cut)
+        return await writer.finish()
+    except BaseException:
+        await cancel([task for _, task in ahead])
+        await writer.abandon()
+        raise
+
+
+async def _pass_range(tables: Tables, lower: Run, at: int, shape: Shape, cutter: Cutter, writer: RunWriter) -> None:
+    """An unchanged range: by reference if the cutter is clean, else through it."""
+    if cutter.is_clean:
+        writer.keep(lower.row(at))
+        return
+    rows = await tables.read(lower.files[at])
+    for cut in cutter.feed(await tables.compute(segment, rows, shape)):
+        await writer.write(cut)
+
+
+async def _merge_range(
+    tables: Tables, lower: Run, at: int, rows: pa.Table, shape: Shape, drop_tombstones: bool
+) -> Segment:
+    below = await tables.read(lower.files[at]) if at < len(lower) else records.EMPTY
+    return await tables.compute(_merge_segment, rows, below, shape, drop_tombstones)
+
+
+def _merge_segment(upper: pa.Table, below: pa.Table, shape: Shape, drop_tombstones: bool) -> Segment:
+    merged = records.merge([upper, below])
+    return segment(records.live(merged) if drop_tombstones else merged, shape)
+
+
+async def _by_range(lower: Run, windows: AsyncIterator[pa.Table], shape: Shape) -> AsyncIterator[tuple[int, pa.Table]]:
+    """Changes grouped by the range of `lower` they belong to; a group is complete when a later range's changes come."""
+    last = len(lower) - 1
+    if last >= 0 and boundary.ends_after(lower.max_keys[last], shape.rows_mean):
+        last += 1  # the last range is closed by its hash: keys beyond it begin a new one
+    last = max(last, 0)
+    bounds = lower.table["max_key"]
+    held: list[pa.Table] = []
+    held_at = -1
+    async for window in windows:
+        owners = np.minimum(pc.search_sorted(bounds, window["key"]).to_numpy().astype(np.int64), last)
+        starts = np.flatnonzero(np.diff(owners, prepend=-1))
+        for start, stop in zip(starts, [*starts[1:], len(window)], strict=True):
+            owner, rows = int(owners[start]), window.slice(start, stop - start)
+            if owner != held_at and held:
+                yield held_at, pa.concat_tables(held).combine_chunks()
+                held = []
+            held_at = owner
+            held.append(rows)
+    if held:
+        yield held_at, pa.concat_tables(held).combine_chunks()
+
+
+async def changes(tables: Tables, layers: Sequence[str | Run], start: bytes = b"") -> AsyncIterator[pa.Table]:
+    """The layers (newest first) merged, from key `start` on: sorted, disjoint, ascending windows. Loose tables are
+    held whole; runs are read a window at a time, and the largest run's ranges give the windows."""
+    loose = iter(await asyncio.gather(*(tables.read(layer) for layer in layers if isinstance(layer, str))))
+    sources: list[pa.Table | Run] = [next(loose) if isinstance(layer, str) else layer for layer in layers]
+    runs = [source for source in sources if isinstance(source, Run) and len(source)]
+    bounds = _window_bounds(max(runs, key=len), start) if runs else []
+    for until in [*bounds, None]:
+        parts = [await _between(tables, source, start, until) for source in sources]
+        window = await tables.compute(records.merge, parts)
+        if len(window):
+            yield window
+        start = until + b"\0" if until is not None else b""
+
+
+def _window_bounds(run: Run, start: bytes) -> list[bytes]:
+    """Keys that end a window: enough ranges of the run to make WINDOW_ROWS."""
+    bounds, rows = [], 0
+    first = run.at_or_after(start)
+    for key, count in zip(run.max_keys[first:], run.table["count"].to_pylist()[first:], strict=True):
+        rows += count
+        if rows >= WINDOW_ROWS:
+            bounds.append(key)
+            rows = 0
+    return bounds
+
+
+async def _between(tables: Tables, source: pa.Table | Run, start: bytes, until: bytes | None) -> pa.Table:
+    """The source's rows with start <= key <= until."""
+    if isinstance(source, Run):
+        first = source.at_or_after(start)
+        stop = len(source) if until is None else min(len(source), source.at_or_after(until) + 1)
+        parts = await asyncio.gather(*(tables.read(file) for file in source.files[first:stop]))
+        if not parts:
+            return records.EMPTY
+        source = pa.concat_tables(parts).combine_chunks()
+    low = _rank(source, start, "left")
+    high = len(source) if until is None else _rank(source, until, "right")
+    return source.slice(low, max(0, high - low))
+
+
+def _rank(rows: pa.Table, key: bytes, side: str) -> int:
+    if not len(rows) or not key:
+        return 0
+    return int(pc.search_sorted(records.flat(rows["key"]), pa.scalar(key.decode()), side=side).as_py())

@@ -1,0 +1,200 @@
+"""Listing a view page by page, in time that depends on the page and not on what it skips.
+
+One cursor per layer stands at its next key; the smallest of them is next, and the newest cursor there decides.
+- A common prefix is passed by seeking every cursor beyond it: a million keys below a "directory" are never touched.
+- A run of deleted keys is passed by comparing bytes: as long as the tombstones above and the keys below are the same
+  strings, both cursors leap, twice as far each time. What does not leap is merged in columns, ever larger pieces.
+"""
+
+from dataclasses import dataclass, field
+
+from lsmfs.lsm import records
+from lsmfs.lsm.run import Run
+from lsmfs.lsm.table import OpenTable
+from lsmfs.lsm.view import Layer, View
+from lsmfs.model import Entry
+from refstore.errors import Invalid
+
+PAGE_MAX = 1000
+DEAD_STEPS_MAX = 32  # deleted keys passed one by one before columns take over
+CHUNK_ROWS_MIN, CHUNK_ROWS_MAX = 256, 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a listing: entries and common prefixes in one order; `after` continues it, None if it is complete."""
+
+    items: list[tuple[bytes, Entry | None]] = field(default_factory=list)  # None: a common prefix
+    after: bytes | None = None
+
+
+class Cursor:
+    """A place in one layer."""
+
+    __slots__ = ("_at", "_layer", "_view", "key", "row", "table")
+
+    def __init__(self, view: View, layer: Layer) -> None:
+        self._view = view
+        self._layer = layer
+        self._at = 0
+        self.table: OpenTable | None = None
+        self.row = 0
+        self.key: bytes | None = b""
+
+    async def seek(self, key: bytes) -> None:
+        """Stand at the first key >= key, at or after where the cursor is."""
+        if self.key is None:
+            return
+        if self.table is None or key > self.table.last:
+            await self._enter(key)
+        if self.table is not None:
+            self.row = self.table.lower_bound(key, self.row)
+            self.key = self.table.key(self.row)
+
+    async def step(self, rows: int = 1) -> None:
+        assert self.table is not None
+        self.row += rows
+        if self.row < self.table.count:
+            self.key = self.table.key(self.row)
+        else:
+            await self.seek(self.table.last + b"\0")
+
+    async def _enter(self, key: bytes) -> None:
+        """Open the table that holds the first key >= key."""
+        self.row, self.table = 0, None
+        if isinstance(self._layer, OpenTable):
+            self.table = self._layer if self._layer.count and key <= self._layer.last else None
+        else:
+            self._at = self._layer.at_or_after(key)
+            if self._at < len(self._layer):
+                self.table = await self._view._table(self._layer.files[self._at])
+        if self.table is None:
+            self.key = None
+
+    def is_last_table(self) -> bool:
+        return not isinstance(self._layer, Run) or self._at + 1 >= len(self._layer)
+
+
+async def list_page(view: View, prefix: bytes, delimiter: bytes, after: bytes, limit: int) -> Page:
+    """The next `limit` entries and common prefixes with item > after."""
+    if not 0 < limit <= PAGE_MAX:
+        raise Invalid(f"a page has 1 to {PAGE_MAX} items, not {limit}")
+    start = max(prefix, after + b"\0") if after else prefix
+    if delimiter and after.startswith(prefix) and delimiter in after[len(prefix) :]:
+        start = beyond(_group(after, prefix, delimiter) or after) or start
+    walk = Walk(view, prefix)
+    await walk.seek(start)
+    items: list[tuple[bytes, Entry | None]] = []
+    while (key := await walk.live_key()) is not None:
+        if len(items) == limit:
+            return Page(items, items[-1][0])
+        group = _group(key, prefix, delimiter)
+        if group is None:
+            items.append((key, walk.entry()))
+            await walk.step()
+        else:
+            items.append((group, None))
+            end = beyond(group)
+            if end is None:
+                break
+            await walk.seek(end)
+    return Page(items)
+
+
+def _group(key: bytes, prefix: bytes, delimiter: bytes) -> bytes | None:
+    """The common prefix that hides the key, if one does."""
+    if not delimiter:
+        return None
+    at = key.find(delimiter, len(prefix))
+    return None if at < 0 else key[: at + len(delimiter)]
+
+
+def beyond(prefix: bytes) -> bytes | None:
+    """The smallest key greater than all that begin with prefix; None if there is none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+class Walk:
+    """The cursors of a view, moved together."""
+
+    def __init__(self, view: View, prefix: bytes) -> None:
+        self._cursors = [Cursor(view, layer) for layer in view.layers]  # newest first
+        self._prefix = prefix
+        self._group: list[Cursor] = []
+
+    async def seek(self, key: bytes) -> None:
+        for cursor in self._cursors:
+            if cursor.key is not None and (cursor.key < key or cursor.table is None):
+                await cursor.seek(key)
+        self._cursors = [cursor for cursor in self._cursors if cursor.key is not None]
+
+    async def live_key(self) -> bytes | None:
+        """Pass what is deleted; the next key that is there and begins with the prefix."""
+        dead, chunk = 0, CHUNK_ROWS_MIN
+        while self._cursors:
+            key = min(cursor.key for cursor in self._cursors if cursor.key is not None)
+            if not key.startswith(self._prefix):
+                return None
+            self._group = [cursor for cursor in self._cursors if cursor.key == key]
+            top = self._group[0]
+            assert top.table is not None
+            if not top.table.is_tombstone(top.row):
+                return key
+            leap = self._equal_run()
+            if leap == 1 and dead >= DEAD_STEPS_MAX:
+                await self._pass_chunk(chunk)
+                chunk = min(2 * chunk, CHUNK_ROWS_MAX)
+            else:
+                dead += 1 if leap == 1 else 0
+                await self.step(leap)
+        return None
+
+    def entry(self) -> Entry | None:
+        top = self._group[0]
+        assert top.table is not None
+        found: Entry | None = top.table.entry(top.row)
+        return found
+
+    async def step(self, rows: int = 1) -> None:
+        for cursor in self._group:
+            await cursor.step(rows)
+        self._cursors = [cursor for cursor in self._cursors if cursor.key is not None]
+
+    def _equal_run(self) -> int:
+        """How many rows all cursors of the group may leap: the same keys in each, tombstones on top, and no other
+        cursor's key between."""
+        tables = [(cursor.table, cursor.row) for cursor in self._group]
+        limit = min(table.count - row for table, row in tables if table is not None)
+        others = [c.key for c in self._cursors if c.key is not None and c not in self._group]
+        fence = min(others, default=None)
+        best, size = 1, 2
+        (top, row), *lower = tables
+        assert top is not None
+        while best < limit:
+            size = min(size, limit)
+            if fence is not None and top.key(row + size - 1) >= fence:
+                break
+            if not top.all_tombstones(row, size) or not all(t and top.same_keys(row, t, r, size) for t, r in lower):
+                break
+            best, size = size, size * 4
+        return best
+
+    async def _pass_chunk(self, rows: int) -> None:
+        """Merge the next rows of every cursor in columns, and stand at the first live key or beyond them all."""
+        slices, horizons = [], []
+        for cursor in self._cursors:
+            assert cursor.table is not None
+            stop = min(cursor.row + rows, cursor.table.count)
+            slices.append(cursor.table.rows.slice(cursor.row, stop - cursor.row).select(["key", "kind"]))
+            if stop < cursor.table.count or not cursor.is_last_table():
+                horizons.append(cursor.table.key(stop - 1))
+        merged = records.live(records.merge(slices))
+        horizon = min(horizons, default=None)
+        first = merged["key"][0].as_py().encode() if len(merged) else None
+        if first is not None and (horizon is None or first <= horizon):
+            await self.seek(first)
+        elif horizon is not None:
+            await self.seek(horizon + b"\0")
+        else:
+            self._cursors = []

@@ -1,0 +1,274 @@
+"""Records as columns: the one schema of every Table, and the pure operations on it.
+
+    key            string, ascending, unique     the bytes of a path
+    kind           uint8                         0 put, 1 tombstone
+    size_bytes     int64
+    mtime          timestamp[us, UTC]
+    etag           string
+    address        string                        the first extent's
+    offset         int64                         the first extent's
+    extents        string, null for one extent   JSON: [[address, offset, length], ...]
+    content_type   string, null
+    metadata       string, null                  JSON object, keys in order
+
+Everything is flat, because nested columns cost more to sort, gather and write than rare JSON does to parse, and every
+engine reads it. A tombstone has zeros and nulls in all columns but key and kind.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lsmfs.model import KEY_BYTES_MAX, Entry, Extent
+from refstore.errors import Invalid
+
+PUT, TOMBSTONE = 0, 1
+
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("kind", pa.uint8(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("mtime", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("etag", pa.string(), nullable=False),
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("extents", pa.string()),
+        pa.field("content_type", pa.string()),
+        pa.field("metadata", pa.string()),
+    ]
+)
+ROW_WEIGHT = 64  # bytes counted for the fixed columns of a record, beside its strings
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+_extents = msgspec.json.Decoder(tuple[Extent, ...]).decode
+_metadata = msgspec.json.Decoder(dict[str, str]).decode
+EMPTY = SCHEMA.empty_table()
+
+
+def from_entries(records: Sequence[tuple[bytes, Entry | None]]) -> pa.Table:
+    """Records (None is a tombstone) in the order given: a memstore becomes columns here, and only here."""
+    tomb = Entry("", 0)
+    entries = [entry or tomb for _, entry in records]
+    columns: list[Any] = [
+        [key for key, _ in records],
+        [TOMBSTONE if entry is None else PUT for _, entry in records],
+        [e.size_bytes for e in entries],
+        [e.mtime_us for e in entries],
+        [e.etag for e in entries],
+        [e.address for e in entries],
+        [e.offset for e in entries],
+        [_encode(e.extents).decode() if e.rest else None for e in entries],
+        [e.content_type for e in entries],
+        [_encode(e.metadata).decode() if e.metadata else None for e in entries],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def entry_at(table: pa.Table | pa.RecordBatch, row: int) -> Entry | None:
+    """The entry in one row; None for a tombstone. For single rows: bulk work stays in columns."""
+    _, kind, size, mtime, etag, address, offset, extents, content_type, metadata = (c[row] for c in table.columns)
+    if kind.as_py() == TOMBSTONE:
+        return None
+    return entry_of(
+        size.as_py(),
+        mtime.value,
+        etag.as_py(),
+        address.as_py(),
+        offset.as_py(),
+        extents.as_py(),
+        content_type.as_py(),
+        metadata.as_py(),
+    )
+
+
+def entry_of(
+    size_bytes: int,
+    mtime_us: int,
+    etag: str,
+    address: str,
+    offset: int,
+    extents: str | None,
+    content_type: str | None,
+    metadata: str | None,
+) -> Entry:
+    """An entry from the values of its row."""
+    rest = _extents(extents)[1:] if extents else ()
+    return Entry(
+        address, size_bytes, etag, mtime_us, offset, content_type, _metadata(metadata) if metadata else None, rest
+    )
+
+
+def conform(table: pa.Table) -> pa.Table:
+    """A user's columns as Records: missing optional ones are filled, types cast; `Invalid` says which one is wrong."""
+    if "key" not in table.column_names:
+        raise Invalid("the table has no column 'key'")
+    unknown = set(table.column_names) - set(SCHEMA.names)
+    if unknown:
+        raise Invalid(f"unknown columns {sorted(unknown)}: a table of entries has {SCHEMA.names}")
+    kind = table["kind"] if "kind" in table.column_names else pa.array(np.zeros(len(table), np.uint8))
+    is_put = pc.equal(kind, PUT)
+    columns = [_conform_column(table, field, kind, is_put) for field in SCHEMA]
+    result = pa.Table.from_arrays(columns, schema=SCHEMA).combine_chunks()
+    _check_keys(result["key"])
+    return result
+
+
+def _conform_column(table: pa.Table, field: pa.Field, kind: Any, is_put: Any) -> Any:
+    if field.name == "kind":
+        if pc.any(pc.greater(kind, TOMBSTONE)).as_py():
+            raise Invalid(f"column 'kind' holds values other than {PUT} (put) and {TOMBSTONE} (tombstone)")
+        return pc.cast(kind, field.type)
+    if field.name not in table.column_names:
+        if field.nullable:
+            return pa.nulls(len(table), field.type)
+        if field.name == "address" and pc.any(is_put).as_py():
+            raise Invalid("the table has no column 'address': where are the objects?")
+        return pa.repeat(pa.scalar("" if pa.types.is_string(field.type) else 0, field.type), len(table))
+    try:
+        column = pc.cast(table[field.name], field.type)
+    except pa.ArrowInvalid as error:
+        raise Invalid(f"column {field.name!r}: {str(error).splitlines()[0]}") from None
+    if not field.nullable and column.null_count:
+        if field.name == "key":
+            raise Invalid(f"column 'key' has {column.null_count} nulls")
+        column = pc.fill_null(
+            column, "" if pa.types.is_string(field.type) else pa.scalar(0, pa.int64()).cast(field.type)
+        )
+    return column
+
+
+def _check_keys(keys: Any) -> None:
+    if not len(keys):
+        return
+    lengths = pc.min_max(pc.binary_length(keys)).as_py()
+    if not lengths["min"]:
+        raise Invalid("a key is empty: give a path inside the branch")
+    if lengths["max"] > KEY_BYTES_MAX:
+        raise Invalid(f"a key has {lengths['max']} bytes, at most {KEY_BYTES_MAX} are allowed")
+    if pc.any(pc.match_substring(keys, "\0")).as_py():
+        raise Invalid("a key has a NUL byte")
+
+
+def is_ascending(keys: Any) -> bool:
+    """Whether keys are strictly ascending: sorted, and none twice."""
+    if len(keys) < 2:
+        return True
+    return bool(pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py())
+
+
+def sort_unique(table: pa.Table) -> pa.Table:
+    """Sorted by key; of equal keys the first one stays, so put the newest first."""
+    order = pc.sort_indices(table["key"])
+    keys = table["key"].take(order)
+    if len(keys) > 1:
+        first = np.ones(len(keys), np.bool_)
+        first[1:] = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy()
+        if not first.all():
+            order = order.filter(pa.array(first))
+    return table.take(order).combine_chunks()
+
+
+def merge(newest_first: Sequence[pa.Table]) -> pa.Table:
+    """The k-way merge: every key once, as its newest table says; tombstones stay."""
+    tables = [table for table in newest_first if len(table)]
+    if not tables:
+        return EMPTY
+    if len(tables) == 1:
+        return tables[0]
+    if len(tables) == 2:
+        return overlay(*tables)
+    return sort_unique(pa.concat_tables(tables).combine_chunks())
+
+
+def overlay(upper: pa.Table, lower: pa.Table) -> pa.Table:
+    """Two sorted tables as one. Binary search of the smaller side beats sorting both by far, because most of the
+    result is the larger side as it stands."""
+    both = pa.concat_tables([upper, lower])
+    upper_at = pc.search_sorted(flat(lower["key"]), flat(upper["key"])).to_numpy().astype(np.int64)
+    exists = upper_at < len(lower)
+    hit = np.zeros(len(upper), np.bool_)
+    if exists.any():
+        found = lower["key"].take(pa.array(upper_at[exists]))
+        hit[exists] = pc.equal(found, upper["key"].filter(pa.array(exists))).to_numpy()
+    keep = np.ones(len(lower), np.bool_)
+    keep[upper_at[hit]] = False
+    rank = np.concatenate(([0], np.cumsum(keep)))
+    order = np.empty(len(upper) + int(rank[-1]), np.int64)
+    upper_to = rank[upper_at] + np.arange(len(upper))
+    lower_to = np.ones(len(order), np.bool_)
+    lower_to[upper_to] = False
+    order[upper_to] = np.arange(len(upper))
+    order[lower_to] = np.flatnonzero(keep) + len(upper)
+    return both.combine_chunks().take(pa.array(order)).combine_chunks()
+
+
+def live(table: pa.Table) -> pa.Table:
+    """Without tombstones."""
+    is_put = pc.equal(table["kind"], PUT)
+    return table if pc.all(is_put).as_py() else table.filter(is_put).combine_chunks()
+
+
+def weights(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The logical bytes of each record."""
+    total = np.full(len(table), ROW_WEIGHT, np.int64)
+    for field in table.schema:
+        column = table[field.name]
+        if pa.types.is_string(field.type) and column.null_count < len(column):
+            total += pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    return total
+
+
+def content_hash(table: pa.Table) -> bytes:
+    """SHA-256 of what the table says, however it is stored: column by column, lengths (-1 for null) then bytes."""
+    digest = hashlib.sha256()
+    for field in table.schema:
+        column = flat(table[field.name])
+        digest.update(f"{field.name}:{len(column)};".encode())
+        if pa.types.is_string(field.type):
+            if column.null_count == len(column):
+                digest.update(b"null;")
+                continue
+            digest.update(pc.fill_null(pc.binary_length(column), -1).to_numpy(zero_copy_only=False).astype("<i4").data)
+            digest.update(_string_bytes(pc.fill_null(column, "") if column.null_count else column))
+        elif pa.types.is_fixed_size_binary(field.type):
+            width = field.type.byte_width
+            digest.update(column.buffers()[1][column.offset * width : (column.offset + len(column)) * width])
+        else:
+            values = column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column
+            digest.update(values.to_numpy(zero_copy_only=False).astype("<i8", copy=False).data)
+    return digest.digest()
+
+
+def flat(column: Any) -> Any:
+    """One chunk, without copying when it is one already."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return column
+
+
+def offsets_of(column: Any) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The n+1 offsets of a string array into its bytes."""
+    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
+
+
+def _string_bytes(column: Any) -> Any:
+    """The bytes of all values, one after the other."""
+    data = column.buffers()[2]
+    if not len(column) or data is None:
+        return b""
+    offsets = offsets_of(column)
+    return data[int(offsets[0]) : int(offsets[-1])]
+
+
+def key_bytes(column: Any) -> tuple[np.ndarray[Any, np.dtype[np.int32]], Any]:
+    """The offsets and bytes of a key column: what hashing and bisecting work on."""
+    column = flat(column)
+    data = column.buffers()[2]
+    return offsets_of(column), data if data is not None else b""

@@ -1,0 +1,410 @@
+"""The async write client: group commit onto one branch.
+
+Flow of a put:
+1. It joins the open batch and waits for the batch's one future.
+2. When no flush is under way (or the batch is heavy and few are), the batch closes: a flush begins.
+3. Conditions, if any, are decided on the view at one version. Refused operations leave the batch.
+4. The batch becomes a Table and is uploaded. Several uploads may be under way.
+5. In the order of the batches, the table's id is appended to the branch. Only then is the future done.
+
+An append whose answer is lost is repeated under the same sequence number, so it is done once. If it stays unknown past
+the deadline, the writer settles it (`Retire`): either it was done, or it never will be. Only then does it go on, so
+that an old write cannot appear above a newer one. Nothing is acknowledged early and nothing is dropped silently.
+
+A layer carries its history (`_facts`), so that a lost ref store can be rebuilt from the layers alone: `seen` and
+`number` order it after everything its writer had seen appended, `expected_view` tells a conditional one that may have
+been uploaded for a view that was gone before it could be appended.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from lsmfs import paths
+from lsmfs.clock import Clock
+from lsmfs.lsm import records
+from lsmfs.lsm.branches import BranchReader
+from lsmfs.lsm.build import Shape, write_run
+from lsmfs.lsm.memstore import Batch, Condition, Operation, rows_of
+from lsmfs.lsm.tables import Tables
+from lsmfs.lsm.view import View
+from lsmfs.model import Entry, check_entry, key_of
+from lsmfs.settings import WriterSettings
+from refstore.errors import (
+    BranchReplaced,
+    Error,
+    GenerationStale,
+    Invalid,
+    LayersFull,
+    OutcomeUnknown,
+    Unavailable,
+    ViewChanged,
+    WriterUnknown,
+)
+from refstore.records import Append, Branch, Retire, RunId, TableId, WriterId
+from refstore.refs import Refs
+from refstore.store import Absent
+
+BACKOFF_MIN, BACKOFF_MAX = 0.005, 1.0
+
+Source: TypeAlias = "pa.Table | str | list[Operation]"
+"""What a layer is made of: rows, operations, or a layer that is stored already."""
+
+
+class Writer:
+    """Writes to one branch. Use it as an async context manager; any number of tasks may share it."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        refs: Refs,
+        branches: BranchReader,
+        view: Callable[[], Awaitable[View]],
+        branch: str,
+        clock: Clock,
+        settings: WriterSettings,
+        shape: Shape,
+        actor: str = "",
+    ) -> None:
+        self._tables = tables
+        self._refs = refs
+        self._branches = branches
+        self._view = view
+        self._name = branch
+        self._clock = clock
+        self._settings = settings
+        self._shape = shape
+        self._actor = actor
+        self._batch: Batch | None = None
+        self._flushes: set[asyncio.Task[None]] = set()
+        self._tail: asyncio.Future[None] | None = None  # done when the newest closed batch has been appended or failed
+        self._scheduled = False
+        self._buffered = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closed = False
+        self._life: Branch | None = None  # the branch as this life opened it
+        self._id = WriterId("")  # of this life
+        self._session = ""  # the id of the first life: one for all layers of this writer
+        self._seq = 0
+        self._unsettled = False  # whether append seq+1 may have been sent without a definite answer
+        self._uploads = 0
+        self._seen = 0  # the newest version of the branch that this writer knows
+
+    async def __aenter__(self) -> "Writer":
+        await self._begin_life()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def put(self, key: str | bytes, entry: Entry, expected: str | Absent | None = None) -> None:
+        """Write an entry; returns when it is durable and visible. With `expected` (ABSENT, or the etag that must be
+        there), exactly one of any number of racers wins and the others get `Conflict`."""
+        check_entry(entry)
+        await self._write(key_of(key), entry, expected)
+
+    async def delete(self, key: str | bytes, expected: str | None = None) -> None:
+        """Remove a key; no error if it is not there, unless an etag is expected."""
+        await self._write(key_of(key), None, expected)
+
+    async def stage(self, table: pa.Table) -> None:
+        """Write all rows of an Arrow table (see `records` for its columns) as one atomic unit."""
+        rows = await self._tables.compute(_conform, table)
+        if len(rows):
+            await self._write_unit(rows, rows.nbytes)
+
+    async def prepare(self, table: pa.Table) -> TableId:
+        """Store the rows as a layer that nobody sees until `stage_prepared`, by this or another writer."""
+        rows = await self._tables.compute(_conform, table)
+        if not len(rows):
+            raise Invalid("the table has no rows: there is nothing to prepare")
+        return await self._upload(rows)
+
+    async def stage_prepared(self, name: str) -> None:
+        """Append a Table or Run that is stored already, after verifying it, as one atomic unit."""
+        if paths.is_run(name):
+            await self._tables.load_run(RunId(name))
+        else:
+            await self._tables.load(name)
+        await self._write_unit(name, 0)
+
+    async def flush(self) -> None:
+        """Wait until everything put so far is acknowledged or has failed."""
+        self._close_batch()
+        await asyncio.gather(*self._flushes, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """Flush, then refuse further writes."""
+        self._closed = True
+        while self._batch is not None or self._flushes:
+            await self.flush()
+
+    async def _write(self, key: bytes, entry: Entry | None, expected: str | Absent | None) -> None:
+        if self._buffered > self._settings.buffer_bytes_max:
+            await self._has_room()
+        batch = self._open_batch()
+        self._buffered += batch.add(key, entry)
+        if expected is None:
+            self._schedule()
+            await asyncio.shield(batch.done)
+            return
+        condition = Condition(len(batch.operations) - 1, expected, asyncio.get_running_loop().create_future())
+        batch.conditions.append(condition)
+        self._schedule()
+        await asyncio.shield(condition.done)
+
+    async def _write_unit(self, unit: "pa.Table | str", weight: int) -> None:
+        await self._has_room()
+        self._close_batch()  # what was put before the unit goes before it
+        batch = self._open_batch()
+        batch.unit, batch.weight = unit, weight
+        self._buffered += weight
+        self._close_batch()
+        await asyncio.shield(batch.done)
+
+    async def _has_room(self) -> None:
+        while self._buffered > self._settings.buffer_bytes_max:
+            self._room.clear()
+            await self._room.wait()
+
+    def _open_batch(self) -> Batch:
+        if self._closed:
+            raise Invalid(f"the writer to branch {self._name!r} is closed: open another one")
+        if self._batch is None:
+            self._batch = Batch(asyncio.get_running_loop().create_future())
+        return self._batch
+
+    def _schedule(self) -> None:
+        """Close the batch soon if a flush may begin: after what is ready to run has had its chance to join."""
+        batch = self._batch
+        if batch is None or self._scheduled:
+            return
+        under_way = len(self._flushes)
+        if under_way == 0 or (under_way < self._settings.flushes_max and batch.weight >= self._settings.flush_bytes):
+            self._scheduled = True
+            loop = asyncio.get_running_loop()
+            if self._settings.linger_seconds:
+                loop.call_later(self._settings.linger_seconds, self._close_batch)
+            else:
+                loop.call_soon(self._close_batch)
+
+    def _close_batch(self) -> None:
+        self._scheduled = False
+        batch, self._batch = self._batch, None
+        if batch is None or not (batch.operations or batch.unit is not None):
+            return
+        before, self._tail = self._tail, asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(self._flush(batch, before, self._tail))
+        self._flushes.add(task)
+        task.add_done_callback(self._flushed)
+
+    def _flushed(self, task: "asyncio.Task[None]") -> None:
+        self._flushes.discard(task)
+        self._schedule()
+
+    async def _flush(self, batch: Batch, before: "asyncio.Future[None] | None", after: "asyncio.Future[None]") -> None:
+        weight = batch.weight
+        try:
+            if batch.conditions:
+                await _wait(before)
+                await self._flush_conditional(batch)
+            else:
+                source = batch.operations if batch.unit is None else batch.unit
+                name = await self._upload(source)
+                await _wait(before)
+                await self._append(name, source)
+            _finish(batch, None)
+        except BaseException as error:
+            _finish(batch, error if isinstance(error, Error) else _interrupted(error))
+            if not isinstance(error, Error):
+                raise
+        finally:
+            after.set_result(None)
+            self._buffered -= weight
+            self._room.set()
+
+    async def _flush_conditional(self, batch: Batch) -> None:
+        """Decide, upload, append if the view is still the one decided on; else decide again."""
+        deadline = self._clock.monotonic() + self._settings.deadline_seconds
+        while True:
+            view = await self._view()
+            operations, refusals = await _decide(batch, view)
+            if operations:
+                name = await self._upload(operations, view.branch.view)
+                try:
+                    await self._append(name, operations, view.branch.view)
+                except ViewChanged:
+                    if self._clock.monotonic() > deadline:
+                        raise
+                    continue
+            for condition, refusal in zip(batch.conditions, refusals, strict=True):
+                if refusal is not None and not condition.done.done():
+                    condition.done.set_exception(refusal)
+                    condition.done.exception()
+            return
+
+    async def _upload(self, source: Source, expected_view: int | None = None) -> TableId:
+        """Store a layer; its name."""
+        if isinstance(source, str):
+            return TableId(source)
+        assert self._life is not None
+        generation, unique, facts = self._life.floor, self._clock.new_id(), self._facts(expected_view)
+        rows = await self._tables.compute(rows_of, source) if isinstance(source, list) else source
+        if len(rows) <= self._settings.unit_rows_max:
+            return await self._tables.save_table(rows, generation, unique, facts)
+        run = await write_run(self._tables, rows, generation, self._shape)
+        return await self._tables.save_unit(run, generation, unique, facts)
+
+    def _facts(self, expected_view: int | None) -> dict[str, str]:
+        """The layer's history. Uploads begin in the order of the batches, so `number` ascends in that order."""
+        assert self._life is not None
+        self._uploads += 1
+        return {
+            "lsmfs.repository": self._tables.repository,
+            "lsmfs.branch": self._name,
+            "lsmfs.incarnation": self._life.incarnation,
+            "lsmfs.writer": self._session,
+            "lsmfs.number": str(self._uploads),
+            "lsmfs.seen": str(self._seen),
+            "lsmfs.expected_view": "" if expected_view is None else str(expected_view),
+            "lsmfs.made_us": str(self._clock.now_us()),
+        }
+
+    async def _append(self, name: TableId, source: Source, expected_view: int | None = None) -> None:
+        """Append, repeating what is safe to repeat, until the deadline."""
+        deadline = self._clock.monotonic() + self._settings.deadline_seconds
+        attempt = 0
+        if self._unsettled:
+            await self._settle(deadline)
+        while True:
+            try:
+                await self._append_once(name, expected_view)
+                return
+            except (Unavailable, LayersFull):
+                if self._clock.monotonic() > deadline:
+                    if self._unsettled and await self._settle(deadline + self._settings.deadline_seconds):
+                        return
+                    raise
+            except WriterUnknown as error:
+                lost = self._unsettled
+                await self._begin_life()
+                if lost:
+                    raise OutcomeUnknown(f"append to branch {self._name!r}: its answer was lost, and {error}") from None
+                if self._clock.monotonic() > deadline:
+                    raise
+            except GenerationStale:
+                if isinstance(source, str):
+                    raise
+                await self._begin_life()
+                name = await self._upload(source, expected_view)
+            attempt += 1
+            await asyncio.sleep(min(BACKOFF_MAX, BACKOFF_MIN * 2**attempt) * (0.5 + self._clock.jitter() / 2))
+
+    async def _append_once(self, name: TableId, expected_view: int | None) -> None:
+        """Ask for append seq+1. While no definite answer has come, it is unsettled, also if this task is cancelled."""
+        assert self._life is not None
+        change = Append(
+            incarnation=self._life.incarnation,
+            actor=self._actor,
+            writer=self._id,
+            seq=self._seq + 1,
+            opened_at=self._life.version,
+            table=name,
+            generation=paths.generation_of(name),
+            expected_view=expected_view,
+        )
+        before, self._unsettled = self._unsettled, True
+        try:
+            branch = await self._refs.change(self._tables.repository, self._name, change)
+        except OutcomeUnknown:
+            raise
+        except Error:
+            self._unsettled = before  # this one was not done; one sent before it may still be
+            raise
+        self._seq, self._unsettled, self._seen = self._seq + 1, False, branch.version
+        self._branches.observe(branch)
+
+    async def _settle(self, deadline: float) -> bool:
+        """Make sure that the append whose answer was lost is done, or never will be; whether it was done."""
+        assert self._life is not None
+        retire = Retire(incarnation=self._life.incarnation, actor=self._actor, writer=self._id, seq=self._seq + 1)
+        while True:
+            try:
+                branch = await self._refs.change(self._tables.repository, self._name, retire)
+                break
+            except Unavailable:
+                if self._clock.monotonic() > deadline:
+                    raise OutcomeUnknown(
+                        f"append to branch {self._name!r}: its answer was lost and the ref store cannot be reached"
+                    ) from None
+                await asyncio.sleep(BACKOFF_MAX * (0.5 + self._clock.jitter() / 2))
+        self._unsettled = False
+        mark = branch.writers.get(self._id)
+        if mark is not None and mark.seq > self._seq:
+            self._seq = mark.seq
+            return True
+        await self._begin_life()
+        return False
+
+    async def _begin_life(self) -> None:
+        """A new writer id, known to nobody, that opens the branch as it is now."""
+        branch = await self._branches.read(self._name)
+        if self._life is not None and branch.incarnation != self._life.incarnation:
+            raise BranchReplaced(f"branch {self._name!r} was deleted and created again: open a new writer")
+        self._life, self._id, self._seq = branch, WriterId(self._clock.new_id()), 0
+        self._unsettled, self._seen = False, branch.version
+        self._session = self._session or self._id
+
+
+async def _decide(batch: Batch, view: View) -> tuple[list[Operation], list[Error | None]]:
+    """The operations that may be done, and for each condition why its operation may not."""
+    keys = {batch.operations[condition.at][0] for condition in batch.conditions}
+    there: dict[bytes, Entry | None] = dict(await view.get_many(keys))
+    conditions = {condition.at: condition for condition in batch.conditions}
+    operations: list[Operation] = []
+    refusals: list[Error | None] = []
+    for at, (key, entry) in enumerate(batch.operations):
+        condition = conditions.get(at)
+        refusal = condition.refusal(key, there.get(key)) if condition else None
+        if condition:
+            refusals.append(refusal)
+        if refusal is None:
+            operations.append((key, entry))
+            there[key] = entry
+    return operations, refusals
+
+
+def _conform(table: pa.Table) -> pa.Table:
+    rows = records.conform(table)
+    if records.is_ascending(rows["key"]):
+        return rows
+    unique = records.sort_unique(rows)
+    if len(unique) < len(rows):
+        raise Invalid(f"{len(rows) - len(unique)} keys are there more than once: a unit has each key once")
+    return unique
+
+
+def _finish(batch: Batch, error: Exception | None) -> None:
+    for future in (batch.done, *(condition.done for condition in batch.conditions)):
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+            future.exception()  # its caller may have been cancelled
+
+
+def _interrupted(error: BaseException) -> Exception:
+    return OutcomeUnknown(f"the flush was interrupted: {error!r}")
+
+
+async def _wait(before: "asyncio.Future[None] | None") -> None:
+    if before is not None:
+        await asyncio.shield(before)

@@ -1,0 +1,1 @@
+"""Versions: commits, and what they are made of."""

@@ -1,0 +1,77 @@
+"""Commit objects: immutable, in the bucket, named by the hash of what they say.
+
+The hash is of logical content: the metarange counts by its content, not by where its file is.
+"""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from lsmfs import paths
+from lsmfs.objectstore.content import put_content
+from lsmfs.objectstore.store import ObjectStore
+from refstore.errors import Corrupt
+from refstore.records import CommitId, RunId
+
+COMMITS_KEPT = 4096  # a commit is about 500 bytes
+
+
+class Commit(msgspec.Struct, frozen=True):
+    parents: tuple[CommitId, ...]
+    metarange: RunId
+    message: str
+    committer: str
+    created_us: int
+    generation: int
+    metadata: dict[str, str] = {}
+
+    @property
+    def id(self) -> CommitId:
+        content = msgspec.json.encode(
+            {
+                "parents": self.parents,
+                "metarange": paths.parse_run(self.metarange)[1],
+                "message": self.message,
+                "committer": self.committer,
+                "created_us": self.created_us,
+                "generation": self.generation,
+                "metadata": self.metadata,
+            },
+            order="sorted",
+        )
+        return CommitId(hashlib.sha256(content).hexdigest())
+
+
+class Commits:
+    """The commits of one repository."""
+
+    def __init__(self, store: ObjectStore, repository: str) -> None:
+        self._store = store
+        self._repository = repository
+        self._kept: dict[CommitId, Commit] = {}
+
+    async def save(self, commit: Commit) -> CommitId:
+        identity = commit.id
+        await put_content(self._store, paths.commit_path(self._repository, identity), msgspec.json.encode(commit))
+        self._keep(identity, commit)
+        return identity
+
+    async def load(self, identity: CommitId) -> Commit:
+        found = self._kept.get(identity)
+        if found is not None:
+            return found
+        data = await self._store.get(paths.commit_path(self._repository, identity))
+        try:
+            commit: Any = msgspec.json.decode(data, type=Commit)
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"commit {identity} cannot be read: {error}") from None
+        if commit.id != identity:
+            raise Corrupt(f"commit {identity} does not have the content that its name says")
+        self._keep(identity, commit)
+        return commit  # type: ignore[no-any-return]
+
+    def _keep(self, identity: CommitId, commit: Commit) -> None:
+        if len(self._kept) >= COMMITS_KEPT:
+            self._kept.clear()
+        self._kept[identity] = commit

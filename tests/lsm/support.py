@@ -1,0 +1,155 @@
+"""What the engine's tests share: small shapes, entries, a repository in memory, and ref stores that lose answers."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+
+import pyarrow as pa
+
+from lsmfs.lsm import records
+from lsmfs.lsm.build import Shape
+from lsmfs.lsm.run import Run
+from lsmfs.lsm.tables import Tables
+from lsmfs.model import Entry
+from lsmfs.objectstore.memory import MemoryStore
+from lsmfs.objectstore.store import ObjectStore
+from lsmfs.repository import RefStore, Repository
+from lsmfs.settings import Settings, WriterSettings
+from refstore.drivers.memory import MemoryRefStore
+from refstore.records import Branch, BranchChange, Event
+from refstore.store import Absent, Item
+
+SHAPE = Shape(rows_mean=16, weight_max=4096)  # a hundred keys make some ten ranges, some of them cut by weight
+SETTINGS = Settings(writer=WriterSettings(deadline_seconds=0.2), shape=SHAPE, retry_seconds=0.3)
+
+
+def entry(number: int, etag: str = "") -> Entry:
+    return Entry(f"mem://bucket/{number}", number, etag or f"e{number}", number)
+
+
+def rows_of(content: Mapping[bytes, Entry | None]) -> pa.Table:
+    """A dict as a sorted table; None is a tombstone."""
+    return records.from_entries([(key, content[key]) for key in sorted(content)])
+
+
+def content_of(rows: pa.Table) -> dict[bytes, Entry | None]:
+    """A table as a dict."""
+    return {key.encode(): records.entry_at(rows, at) for at, key in enumerate(rows["key"].to_pylist())}
+
+
+async def run_content(tables: Tables, run: Run) -> dict[bytes, Entry | None]:
+    content: dict[bytes, Entry | None] = {}
+    for file in run.files:
+        content.update(content_of(await tables.read(file)))
+    return content
+
+
+def memory_tables(store: ObjectStore | None = None) -> Tables:
+    return Tables(store or MemoryStore(), "repo", threads=False)
+
+
+async def memory_repository(
+    store: ObjectStore | None = None, refs: RefStore | None = None, settings: Settings = SETTINGS
+) -> Repository:
+    return await Repository.create(
+        store or MemoryStore(), refs or MemoryRefStore(), "repo", settings=settings, threads=False
+    )
+
+
+async def another_client(repository: Repository, refs: RefStore | None = None) -> Repository:
+    """A second client of the same stores, with caches of its own."""
+    settings = repository.settings
+    return await Repository.open(repository.store, refs or repository.refs, "repo", settings=settings, threads=False)
+
+
+async def put_all(repository: Repository, content: Mapping[bytes, Entry | None], branch: str = "main") -> None:
+    """All of it in one table."""
+    async with repository.writer(branch) as writer:
+        if content:
+            await writer.stage(rows_of(content))
+
+
+async def visible(repository: Repository, branch: str = "main") -> dict[bytes, Entry]:
+    """Everything a reader sees, by listing pages."""
+    found: dict[bytes, Entry] = {}
+    after: bytes | None = b""
+    while after is not None:
+        page = await repository.list(branch, after=after.decode())
+        for key, value in page.items:
+            assert value is not None
+            found[key] = value
+        after = page.after
+    return found
+
+
+async def scanned(batches: AsyncIterator[pa.Table]) -> list[tuple[bytes, Entry | None]]:
+    return [item async for rows in batches for item in content_of(rows).items()]
+
+
+class RefWrapper:
+    """A ref store that hands everything to another; tests override what they disturb. Counts calls by verb."""
+
+    def __init__(self, inner: RefStore) -> None:
+        self.inner = inner
+        self.calls: Counter[str] = Counter()
+
+    async def get(self, partition: str, key: bytes) -> bytes | None:
+        self.calls["get"] += 1
+        return await self.inner.get(partition, key)
+
+    def scan(self, partition: str, start: bytes = b"", prefix: bytes = b"") -> AsyncIterator[Item]:
+        self.calls["scan"] += 1
+        return self.inner.scan(partition, start, prefix)
+
+    async def set(self, partition: str, key: bytes, value: bytes) -> None:
+        self.calls["set"] += 1
+        await self.inner.set(partition, key, value)
+
+    async def delete(self, partition: str, key: bytes) -> None:
+        self.calls["delete"] += 1
+        await self.inner.delete(partition, key)
+
+    async def set_if(self, partition: str, key: bytes, value: bytes, expected: bytes | Absent) -> None:
+        self.calls["set_if"] += 1
+        await self.inner.set_if(partition, key, value, expected)
+
+    async def read(self, repository: str, name: str) -> Branch:
+        self.calls["read"] += 1
+        return await self.inner.read(repository, name)
+
+    def branches(self, repository: str, after: str = "", prefix: str = "") -> AsyncIterator[Branch]:
+        self.calls["branches"] += 1
+        return self.inner.branches(repository, after, prefix)
+
+    async def change(self, repository: str, name: str, change: BranchChange) -> Branch:
+        self.calls[type(change).__name__.lower()] += 1
+        return await self.inner.change(repository, name, change)
+
+    async def events(self, repository: str, limit: int = 1000) -> list[Event]:
+        return await self.inner.events(repository, limit)
+
+    async def trim(self, repository: str, events: list[Event]) -> None:
+        await self.inner.trim(repository, events)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+Disturb = Callable[[BranchChange, Callable[[], Awaitable[Branch]]], Awaitable[Branch]]
+
+
+class DisturbedRefs(RefWrapper):
+    """Every change goes through `disturb(change, do)`, which may do it, not do it, do it twice, and raise."""
+
+    def __init__(self, inner: RefStore, disturb: Disturb | None = None) -> None:
+        super().__init__(inner)
+        self.disturb = disturb
+
+    async def change(self, repository: str, name: str, change: BranchChange) -> Branch:
+        self.calls[type(change).__name__.lower()] += 1
+        if self.disturb is None:
+            return await self.inner.change(repository, name, change)
+        return await self.disturb(change, lambda: self.inner.change(repository, name, change))
+
+
+def keys(numbers: Iterable[int]) -> list[bytes]:
+    return [f"k{number:05}".encode() for number in numbers]
