@@ -1,0 +1,252 @@
+"""Bugs, planted one at a time into the production code by tests: the simulation must catch each of them.
+
+They are the weaker conditions of the source documents, the traps that the design names, and the usual mistakes of such
+a system. None exists outside this file.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from compactor import executor
+from lsmfs import paths
+from lsmfs.lsm import boundary, build, view
+from lsmfs.lsm.branches import BranchReader
+from lsmfs.lsm.run import EMPTY_RUN, Run
+from lsmfs.lsm.tables import Tables
+from lsmfs.lsm.writer import Writer
+from lsmfs.tree.commits import Commit
+from lsmfs.tree.committer import Committed, Committer
+from refstore import refs
+from refstore.errors import Conflict, NoChanges, OutcomeUnknown, Unavailable, WriterUnknown
+from refstore.records import Advance, Append, Branch, Mark, Replace
+
+replaced = msgspec.structs.replace
+
+
+def compaction_checks_l2_only(patch: pytest.MonkeyPatch) -> None:
+    """Seed 001, word for word: a commit that took the same tables in between is not noticed."""
+
+    def weak(branch: Branch, change: Replace) -> Branch:
+        if branch.l2 != change.old:
+            raise Conflict("l2 changed")
+        l1 = tuple(table for table in branch.l1 if table not in change.tables)
+        return replaced(branch, version=branch.version + 1, l1=l1, l2=change.new)
+
+    patch.setattr(refs, "_replace", weak)
+
+
+def compaction_clears_l1(patch: pytest.MonkeyPatch) -> None:
+    """Instead of removing the prefix that it merged."""
+    strict = refs._replace
+    patch.setattr(refs, "_replace", lambda branch, change: replaced(strict(branch, change), l1=()))
+
+
+def compaction_drops_tombstones(patch: pytest.MonkeyPatch) -> None:
+    async def dropping(
+        tables: Tables, lower: Run, layers: Sequence[str | Run], generation: int, shape: build.Shape, **_: bool
+    ) -> Run:
+        return await build.apply_layers(tables, lower, layers, generation, shape, drop_tombstones=True)
+
+    patch.setattr(executor, "apply_layers", dropping)
+
+
+def commit_checks_base_only(patch: pytest.MonkeyPatch) -> None:
+    """Seed 001, word for word: no seal; a compaction during the commit leaves old records above the new base."""
+    seen: dict[str, Branch] = {}
+
+    async def commit(
+        self: Committer, name: str, message: str, committer: str, metadata: dict[str, str], allow_empty: bool = False
+    ) -> Committed:
+        branch = await self._branches.read(name)
+        if not (branch.l1 or branch.l2):
+            raise NoChanges("nothing")
+        parent = await self._commits.load(branch.base_commit)
+        layers = [
+            await self._tables.load_run(name) if paths.is_run(name) else name  # type: ignore[arg-type]
+            for name in view.stack(branch.l1, branch.l2)
+        ]
+        base, shape = await self._tables.load_run(parent.metarange), self._settings.shape
+        run = await build.apply_layers(self._tables, base, layers, branch.floor, shape, drop_tombstones=True)
+        metarange = await self._tables.save_run(run, branch.floor)
+        made = Commit((branch.base_commit,), metarange, message, committer, self._clock.now_us(), parent.generation + 1)
+        identity = await self._commits.save(made)
+        seen[identity] = branch
+        change = Advance(
+            incarnation=branch.incarnation, old=branch.base_commit, new=identity, seals=(), generation=branch.floor
+        )
+        await self._change(name, change)
+        return Committed(identity, made, raced=False)
+
+    def advance(branch: Branch, change: Advance) -> Branch:
+        if branch.base_commit != change.old:
+            raise Conflict("base changed")
+        read = seen[change.new]
+        l1 = tuple(table for table in branch.l1 if table not in read.l1)
+        l2 = None if branch.l2 == read.l2 else branch.l2
+        return replaced(branch, version=branch.version + 1, base_commit=change.new, l1=l1, l2=l2)
+
+    patch.setattr(Committer, "commit", commit)
+    patch.setattr(refs, "_advance", advance)
+
+
+def two_commits_at_once_both_advance(patch: pytest.MonkeyPatch) -> None:
+    """Without looking whether the base and the seals are those that the commit was built on."""
+
+    def blind(branch: Branch, change: Advance) -> Branch:
+        sealed = branch.sealed[len(change.seals) :]
+        return replaced(branch, version=branch.version + 1, base_commit=change.new, sealed=sealed)
+
+    patch.setattr(refs, "_advance", blind)
+
+
+def appends_have_no_sequence(patch: pytest.MonkeyPatch) -> None:
+    """An append whose answer was lost and that is repeated is done twice."""
+    strict = refs._append
+
+    def append(branch: Branch, change: Append) -> Branch:
+        mark = branch.writers.get(change.writer, Mark(0, 0))
+        return strict(branch, replaced(change, seq=mark.seq + 1, opened_at=branch.version))
+
+    patch.setattr(refs, "_append", append)
+
+
+def unknown_appends_are_made_anew(patch: pytest.MonkeyPatch) -> None:
+    """The writer guesses that a lost answer means that nothing was done."""
+    once = Writer._append_once
+
+    async def guessing(self: Writer, *arguments: Any) -> None:
+        try:
+            await once(self, *arguments)
+        except OutcomeUnknown as error:
+            await self._begin_life()
+            raise Unavailable(str(error)) from None
+
+    patch.setattr(Writer, "_append_once", guessing)
+
+
+def dropped_writers_append_again(patch: pytest.MonkeyPatch) -> None:
+    """One that was dropped with an answer outstanding opens a new life and appends the same again."""
+    once = Writer._append_once
+
+    async def forgetting(self: Writer, *arguments: Any) -> None:
+        try:
+            await once(self, *arguments)
+        except WriterUnknown as error:
+            await self._begin_life()
+            raise Unavailable(str(error)) from None
+
+    patch.setattr(Writer, "_append_once", forgetting)
+
+
+def unknown_appends_are_not_settled(patch: pytest.MonkeyPatch) -> None:
+    """The next append has the sequence number of one that may have been done."""
+
+    async def forget(self: Writer, deadline: float) -> bool:
+        self._unsettled = False
+        return False
+
+    patch.setattr(Writer, "_settle", forget)
+
+
+def dropped_writers_raise_no_fence(patch: pytest.MonkeyPatch) -> None:
+    """A late copy of a dropped writer's first append begins a second life."""
+    strict = refs._remember
+    patch.setattr(refs, "_remember", lambda branch, *arguments: (strict(branch, *arguments)[0], branch.fence))
+
+
+def writes_are_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
+    """When the table is uploaded, before it is appended."""
+    append = Writer._append
+
+    async def hurried(self: Writer, *arguments: Any) -> None:
+        self._early = [*getattr(self, "_early", []), asyncio.ensure_future(append(self, *arguments))]  # type: ignore[attr-defined]
+
+    patch.setattr(Writer, "_append", hurried)
+
+
+def reads_use_a_cached_branch(patch: pytest.MonkeyPatch) -> None:
+    fresh = BranchReader.read
+
+    async def stale(self: BranchReader, name: str) -> Branch:
+        return self._latest.get(name) or await fresh(self, name)
+
+    patch.setattr(BranchReader, "read", stale)
+
+
+def reads_join_the_lookup_already_sent(patch: pytest.MonkeyPatch) -> None:
+    """It may have looked before the write that this read must see."""
+    sent: dict[tuple[int, str], asyncio.Future[Branch]] = {}
+
+    async def joining(self: BranchReader, name: str) -> Branch:
+        place = (id(self), name)
+        if place not in sent:
+            sent[place] = asyncio.ensure_future(self._lookup(name))
+            sent[place].add_done_callback(lambda done: sent.pop(place, None))
+        return await asyncio.shield(sent[place])
+
+    patch.setattr(BranchReader, "read", joining)
+
+
+def conditions_do_not_hold_the_view(patch: pytest.MonkeyPatch) -> None:
+    """Check, then append: two writers may both win."""
+    strict = refs._append
+    patch.setattr(refs, "_append", lambda branch, change: strict(branch, replaced(change, expected_view=None)))
+
+
+def order_comes_from_ids(patch: pytest.MonkeyPatch) -> None:
+    strict = refs._append
+
+    def sorting(branch: Branch, change: Append) -> Branch:
+        after = strict(branch, change)
+        return after if after is branch else replaced(after, l1=tuple(sorted(after.l1)))
+
+    patch.setattr(refs, "_append", sorting)
+
+
+def the_floor_is_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """A stalled writer refers to a table that garbage collection has taken."""
+    patch.setattr(refs, "_check_generation", lambda branch, generation: None)
+
+
+def a_missing_layer_is_read_as_empty(patch: pytest.MonkeyPatch) -> None:
+    load = view.load_layer
+
+    async def lenient(tables: Any, name: str) -> Any:
+        try:
+            return await load(tables, name)
+        except view.LayerGone:
+            return EMPTY_RUN
+
+    patch.setattr(view, "load_layer", lenient)
+
+
+def the_last_range_is_never_reopened(patch: pytest.MonkeyPatch) -> None:
+    """Keys beyond it begin a new range, so that the tree's identity depends on its history."""
+    patch.setattr(boundary, "ends_after", lambda key, rows_mean: True)
+
+
+BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
+    compaction_checks_l2_only: "mixed",
+    compaction_clears_l1: "mixed",
+    compaction_drops_tombstones: "mixed",
+    commit_checks_base_only: "mixed",
+    two_commits_at_once_both_advance: "mixed",
+    appends_have_no_sequence: "stormy",
+    unknown_appends_are_made_anew: "stormy",
+    dropped_writers_append_again: "crowded",
+    dropped_writers_raise_no_fence: "crowded",
+    unknown_appends_are_not_settled: "timeouts",
+    writes_are_acknowledged_early: "mixed",
+    reads_use_a_cached_branch: "mixed",
+    reads_join_the_lookup_already_sent: "stalls",
+    conditions_do_not_hold_the_view: "mixed",
+    order_comes_from_ids: "mixed",
+    the_floor_is_not_checked: "stalls",
+    a_missing_layer_is_read_as_empty: "stalls",
+    the_last_range_is_never_reopened: "mixed",
+}
+"""Each with the profile of histories that is made to find its kind."""
