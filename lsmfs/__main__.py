@@ -1,0 +1,5 @@
+"""`python -m lsmfs`: the command line."""
+
+from lsmfs.cli import main
+
+main()

@@ -1,0 +1,69 @@
+"""The command line: `lsmfs`. Each command is a short function over `Repository`; only here is the environment read."""
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import typer
+
+from lsmfs.cli import branches, folders, objects, repositories, services
+from lsmfs.cli.exits import EPILOG, FAILED, INTERRUPTED
+from lsmfs.cli.session import DataOption, DebugOption, JsonOption, Session, command
+
+app = typer.Typer(
+    name="lsmfs",
+    help="Version control for data lakes: an LSM engine on your own object store.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def root(context: typer.Context, data: DataOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
+    context.obj = Session(data, json, debug)
+
+
+for part in (repositories, objects, folders, branches, services):
+    part.add_to(app)
+
+
+async def print_version(session: Session) -> None:
+    """Print the version.
+
+    \b
+    lsmfs version
+    """
+    session.emit({"version": version("lsmfs")}, version("lsmfs"))
+
+
+command(app, "version")(print_version)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; its exit code."""
+    try:
+        return int(app(arguments, prog_name="lsmfs", standalone_mode=False) or 0)
+    except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted\n")
+        return INTERRUPTED
+    except Exception as error:
+        tell = getattr(error, "format_message", None)  # what typer raises for a wrong command line
+        if tell is None:
+            raise
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context is not None else "lsmfs"
+        if str(tell()).strip():  # empty: the help was shown instead
+            sys.stderr.write(f"error: {' '.join(str(tell()).split())} See `{where} --help`.\n")
+        return int(getattr(error, "exit_code", FAILED))
+
+
+def main() -> None:
+    """The entry point of the `lsmfs` program."""
+    sys.exit(run())
+
+
+__all__ = ["app", "main", "run"]

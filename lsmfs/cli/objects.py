@@ -1,0 +1,158 @@
+"""Commands about one object: `put`, `get`, `stat`."""
+
+import os
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import typer
+
+from lsmfs.blocks import read_body, store_body
+from lsmfs.cli import show
+from lsmfs.cli.files import STANDARD, opened, output, pieces_of
+from lsmfs.cli.progress import Meter, metered
+from lsmfs.cli.session import Session, command
+from lsmfs.cli.uri import Uri, check_text, looks_like_uri, parse_object, parse_pairs, parse_uri
+from lsmfs.installation import Installation
+from lsmfs.model import Entry, key_of
+from lsmfs.repository import Repository
+from refstore.errors import Error, Invalid, NotFound, OutcomeUnknown
+from refstore.store import ABSENT, Absent
+
+ObjectArgument = Annotated[str, typer.Argument(metavar="URI", help="The object: lsmfs://repository/branch/path.")]
+MetaOption = Annotated[list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="May be repeated.")]
+DELIMITER = "/"
+
+
+async def put(
+    session: Session,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to store; - is the standard input.")],
+    uri: Annotated[
+        str,
+        typer.Argument(metavar="URI", help="Where: lsmfs://repository/branch/path; after a final / the file's name."),
+    ],
+    content_type: Annotated[str | None, typer.Option("--content-type", help="Its MIME type.")] = None,
+    meta: MetaOption = None,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if nothing is there.")] = False,
+    if_match: Annotated[str | None, typer.Option("--if-match", metavar="ETAG", help="Only if this is there.")] = None,
+) -> None:
+    """Store a file as an object on a branch.
+
+    \b
+    lsmfs put day.parquet lsmfs://lake/main/sensors/day.parquet
+    date | lsmfs put - lsmfs://lake/main/now.txt --content-type text/plain
+    """
+    target, metadata = _target(file, uri), parse_pairs(meta or [])
+    if if_absent and if_match is not None:
+        raise Invalid("--if-absent and --if-match exclude each other: say one of them")
+    check_text(content_type or "")
+    expected = ABSENT if if_absent else if_match
+    with opened(file) as (descriptor, size):
+        async with session.branch(target) as (installation, repository, _):
+            with metered(session.err, target.path, size, in_bytes=True, quiet=session.json) as meter:
+                entry = await _stored(installation, target, descriptor, file, content_type, metadata, meter)
+            await _put_entry(installation, repository, target, entry, expected)
+    document = {"uri": str(target), **show.entry_document(target.path, entry)}
+    session.emit(document, f"{entry.size_bytes} bytes, etag {entry.etag}, at {show.printable(str(target))}")
+
+
+def _target(file: str, text: str) -> Uri:
+    if looks_like_uri(file) and not looks_like_uri(text):
+        raise Invalid(f"the file comes first: lsmfs put {text} {file}")
+    uri = parse_uri(text)
+    if not uri.path or uri.path.endswith(DELIMITER):
+        if file == STANDARD:
+            raise Invalid(f"{text!r} names no object, and the standard input has no name: say a whole path")
+        uri = uri._replace(path=uri.path + os.path.basename(file))
+    key_of(uri.path)
+    return uri
+
+
+async def _stored(
+    installation: Installation,
+    target: Uri,
+    descriptor: int,
+    file: str,
+    content_type: str | None,
+    metadata: dict[str, str],
+    meter: Meter,
+) -> Entry:
+    async def passing() -> AsyncIterator[bytes]:
+        async for piece in pieces_of(descriptor, file):
+            meter.advance(len(piece))
+            yield piece
+
+    body = passing()
+    return await store_body(
+        installation.store, target.repository, body, installation.clock, content_type, metadata or None
+    )
+
+
+async def _put_entry(
+    installation: Installation, repository: Repository, target: Uri, entry: Entry, expected: str | Absent | None
+) -> None:
+    """Write the entry. If it is refused, nothing refers to the body, so that goes too."""
+    try:
+        async with repository.writer(target.branch) as writer:
+            await writer.put(target.path, entry, expected)
+    except Error as error:
+        if not isinstance(error, OutcomeUnknown):
+            await installation.store.delete(entry.address)
+        raise
+
+
+async def get(
+    session: Session,
+    uri: ObjectArgument,
+    to: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = STANDARD,
+) -> None:
+    """Read an object, to the standard output or into a file that appears when it is whole.
+
+    \b
+    lsmfs get lsmfs://lake/main/sensors/day.parquet -o day.parquet
+    """
+    name = parse_object(uri)
+    if looks_like_uri(to):
+        raise Invalid(f"--output {to!r} is no file: to copy within lsmfs, get the object and put it")
+    if session.json and to == STANDARD:
+        raise Invalid("--json needs --output FILE: without it the object itself is the output")
+    async with session.branch(name) as (installation, repository, _):
+        entry = await find_entry(repository, name)
+        quiet = session.json or to == STANDARD
+        with output(to) as file, metered(session.err, name.path, entry.size_bytes, True, quiet) as meter:
+            async for piece in read_body(entry, installation.store, installation.foreign, installation.store_url):
+                file.write(piece)
+                meter.advance(len(piece))
+    if to != STANDARD:
+        document = {"uri": str(name), "file": to, **show.entry_document(name.path, entry)}
+        session.emit(document, f"{entry.size_bytes} bytes, etag {entry.etag}, in {to}")
+
+
+async def find_entry(repository: Repository, name: Uri) -> Entry:
+    """The entry; `NotFound` tells if there are entries below that name."""
+    try:
+        return await repository.get(name.branch, name.path)
+    except NotFound as error:
+        folder = name.path.rstrip(DELIMITER) + DELIMITER
+        if (await repository.list(name.branch, folder, limit=1)).items:
+            raise NotFound(
+                f"{error}, but there are objects below it: `lsmfs ls {name._replace(path=folder)}`"
+            ) from None
+        raise
+
+
+async def stat(session: Session, uri: ObjectArgument) -> None:
+    """Show what is known of an object.
+
+    \b
+    lsmfs stat lsmfs://lake/main/sensors/day.parquet
+    """
+    name = parse_object(uri)
+    async with session.branch(name) as (_, repository, _):
+        entry = await find_entry(repository, name)
+    session.emit({"uri": str(name), **show.entry_document(name.path, entry)}, show.entry_text(name, entry))
+
+
+def add_to(app: typer.Typer) -> None:
+    command(app, "put")(put)
+    command(app, "get")(get)
+    command(app, "stat")(stat)

@@ -1,0 +1,179 @@
+"""One run of a command: its common options, where its output goes, and how it ends.
+
+Every command is an async function whose first argument is the `Session`. `command` gives it the options that all have
+(--data, --json, --debug, also accepted before the command's name) and runs it to its end:
+- an error of ours is one line on stderr and the exit code of its category; a traceback only with --debug
+- Ctrl-C and SIGTERM cancel it, and it closes its stores before it exits
+- anything else is a bug, and says so
+"""
+
+import asyncio
+import contextlib
+import errno
+import functools
+import inspect
+import os
+import signal
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console
+
+from lsmfs.cli.exits import FAILED, INTERRUPTED, PIPE_CLOSED, TERMINATED, code_of
+from lsmfs.cli.files import translated
+from lsmfs.cli.suggest import open_repository, read_branch
+from lsmfs.cli.uri import Uri
+from lsmfs.installation import Installation, open_installation
+from lsmfs.repository import Repository
+from refstore.errors import Error
+from refstore.records import Branch
+
+DATA_DEFAULT = "lsmfs-data"
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", envvar="LSMFS_DATA", show_envvar=True, help=f"Folder of the installation [./{DATA_DEFAULT}]."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document, or a line of JSON for each item.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Session:
+    """The common options, and what they decide."""
+
+    data: Path | None = None
+    json: bool = False
+    debug: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    err: Console = field(default_factory=lambda: Console(stderr=True))
+
+    @property
+    def folder(self) -> Path:
+        return self.data or Path(DATA_DEFAULT)
+
+    @contextlib.asynccontextmanager
+    async def installation(self) -> AsyncIterator[Installation]:
+        async with open_installation(self.folder, self.environment) as installation:
+            yield installation
+
+    @contextlib.asynccontextmanager
+    async def repository(self, name: str) -> AsyncIterator[tuple[Installation, Repository]]:
+        async with self.installation() as installation, await open_repository(installation, name) as repository:
+            yield installation, repository
+
+    @contextlib.asynccontextmanager
+    async def branch(self, uri: Uri) -> AsyncIterator[tuple[Installation, Repository, Branch]]:
+        """The branch of the URI as it is now: a wrong name is told before any work is done."""
+        async with self.repository(uri.repository) as (installation, repository):
+            yield installation, repository, await read_branch(repository, uri.branch)
+
+    def emit(self, document: object, text: str) -> None:
+        """One result: as a line of JSON, or as text for people."""
+        if self.json:
+            text = msgspec.json.encode(document).decode()
+        sys.stdout.write(text + "\n")
+
+    def note(self, text: str) -> None:
+        """For people only: stderr, and nothing with --json."""
+        if not self.json:
+            self.err.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        sys.stderr.write(f"warning: {text}\n")
+
+
+Command = Callable[..., Coroutine[Any, Any, int | None]]
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
+    """Add an async function `(session, ...)` to the app as the command of that name."""
+
+    def add(work: Command) -> Command:
+        own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
+        common = [
+            _option("data", DataOption, None),
+            _option("json", JsonOption, False),
+            _option("debug", DebugOption, False),
+        ]
+        context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+
+        @functools.wraps(work)
+        def run(context: typer.Context, data: Path | None, json: bool, debug: bool, **arguments: object) -> None:
+            outer = context.obj if isinstance(context.obj, Session) else Session()
+            session = Session(data or outer.data, json or outer.json, debug or outer.debug, os.environ)
+            raise typer.Exit(_run(session, work(session, **arguments)))
+
+        parameters = [context, *own, *common]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        del run.__wrapped__
+        app.command(name)(run)
+        return work
+
+    return add
+
+
+def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _run(session: Session, work: Coroutine[Any, Any, int | None]) -> int:
+    """Run the work; the exit code."""
+    try:
+        code = asyncio.run(_terminable(work))
+        sys.stdout.flush()
+        return code or 0
+    except Error as error:
+        return _failed(session, str(error), code_of(error))
+    except KeyboardInterrupt:
+        return _failed(session, "interrupted; what was acknowledged is safe", INTERRUPTED)
+    except asyncio.CancelledError:
+        return _failed(session, "terminated; what was acknowledged is safe", TERMINATED)
+    except BrokenPipeError:
+        _drop_output()
+        return PIPE_CLOSED
+    except Exception as error:
+        if isinstance(error, OSError) and (error.filename or error.errno == errno.ENOSPC):
+            return _file_failed(session, error)
+        return _failed(session, f"a bug in lsmfs, please report it: {type(error).__name__}: {error}", FAILED)
+
+
+async def _terminable(work: Coroutine[Any, Any, int | None]) -> int | None:
+    """The work, cancelled by SIGTERM: so that it removes what is unfinished, as it does after Ctrl-C."""
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread: there its owner has the signals
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work
+
+
+def _drop_output() -> None:
+    """What is still buffered has nowhere to go; without this the interpreter complains while it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _file_failed(session: Session, error: OSError) -> int:
+    """Files that we open have names: one without is the standard output, sent to a file on a disk that is full."""
+    if not error.filename:
+        _drop_output()
+    failure = translated(error, str(error.filename or "the output"))
+    return _failed(session, str(failure), code_of(failure))
+
+
+def _failed(session: Session, message: str, code: int) -> int:
+    if session.debug:
+        traceback.print_exc()
+    line = " ".join(message.split())
+    sys.stderr.write(f"error: {line}\n")
+    return code

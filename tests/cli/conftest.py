@@ -1,0 +1,22 @@
+"""A lake of one's own: an installation in a temporary folder, and its command line."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import Lake
+
+
+@pytest.fixture
+def empty(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A folder with no installation yet; the working directory is beside it."""
+    monkeypatch.delenv("LSMFS_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return Lake(tmp_path, capsys)
+
+
+@pytest.fixture
+def lake(empty: Lake) -> Lake:
+    """An installation with the repository `lake`."""
+    assert empty("init", "lake").code == 0
+    return empty
