@@ -19,11 +19,13 @@ from compactor.executor import compact
 from compactor.planner import Plan, Triggers, plan
 from lsmfs.repository import Repository
 from refstore.errors import Error, Unavailable
+from refstore.records import Branch
 
 log = structlog.get_logger("compactor")
 
 AT_ONCE = 2  # merges are bound by the processor: as many as small machines have
 BACKOFF_SECONDS_MAX = 30.0
+REST_SECONDS_MIN = 0.001  # between rounds without rest too, or a signal would not be heard
 
 
 @dataclass(slots=True)
@@ -54,24 +56,32 @@ class Daemon:
         log.info("started", repositories=[r.name for r in self.repositories], interval=self.interval_seconds)
         while not stop.is_set():
             try:
-                worked = await self.round()
+                worked = await self.round(stop)
                 rest = 0.0 if worked else self.interval_seconds
-            except Unavailable as error:
+            except Error as error:
                 self.metrics.errors += 1
-                rest = min(BACKOFF_SECONDS_MAX, max(rest, self.interval_seconds) * 2)
-                log.warning("unavailable", error=str(error), retry_in=rest)
-            if rest:
-                await _wait(stop, rest)
+                rest = min(BACKOFF_SECONDS_MAX, max(rest, self.interval_seconds, REST_SECONDS_MIN) * 2)
+                log.warning("failed", error=str(error), retry_in=rest)
+            await _wait(stop, max(rest, REST_SECONDS_MIN))
         log.info("stopped", compactions=self.metrics.compactions)
 
-    async def round(self) -> int:
-        """Look at every branch once; how many compactions were done."""
+    async def round(self, stop: asyncio.Event | None = None) -> int:
+        """Look at every branch once; how many compactions were done. When told to stop, begin no other one."""
         self.metrics.rounds += 1
         due = [(r, p) for r in self.repositories for p in await self._plans(r)]
-        done = 0
+        done, failures = 0, []
         for start in range(0, len(due), AT_ONCE):
+            if stop is not None and stop.is_set():
+                break
             some = due[start : start + AT_ONCE]
-            done += sum(await asyncio.gather(*(self._compact(repository, work) for repository, work in some)))
+            # All of them end, also if one fails: nothing is left under way when the daemon stops.
+            answers = await asyncio.gather(*(self._compact(*work) for work in some), return_exceptions=True)
+            failures += [answer for answer in answers if isinstance(answer, BaseException)]
+            done += sum(answer is True for answer in answers)
+        unexpected = [failure for failure in failures if not isinstance(failure, Unavailable)]
+        if unexpected or (failures and not done):  # a store that cannot be reached, and not the trouble of one branch
+            raise (unexpected or failures)[0]
+        self.metrics.errors += len(failures)
         return done
 
     async def _plans(self, repository: Repository) -> list[Plan]:
@@ -82,17 +92,26 @@ class Daemon:
             if branch.l1:
                 head = (repository.name, branch.name, branch.l1[0])
                 seen[head] = self._first_seen.get(head, now)
-                work = plan(branch, now - seen[head], self.triggers)
+                work = self._plan(repository, branch, now - seen[head])
                 plans += [work] if work else []
         kept = {head: at for head, at in self._first_seen.items() if head[0] != repository.name}
         self._first_seen = {**kept, **seen}
         return plans
 
+    def _plan(self, repository: Repository, branch: Branch, waited_seconds: float) -> Plan | None:
+        try:
+            return plan(branch, waited_seconds, self.triggers)
+        except Error as error:  # one bad branch must not stop the others
+            self.metrics.errors += 1
+            log.error("failed", repository=repository.name, branch=branch.name, error=str(error))
+            return None
+
     async def _compact(self, repository: Repository, work: Plan) -> bool:
         where = {"repository": repository.name, "branch": work.branch.name, "reason": work.reason}
         try:
             result = await compact(repository, work)
-        except Unavailable:
+        except Unavailable as error:
+            log.warning("unavailable", **where, error=str(error))
             raise
         except Error as error:  # one bad branch must not stop the others
             self.metrics.errors += 1

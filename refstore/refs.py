@@ -15,7 +15,7 @@
 | floor   | collector | none                                                         | older generations are refused;  |
 |         |           |                                                              | the answer is the live set      |
 
-Every change names the incarnation it is meant for. Append, advance, retire, floor and create that have been done already are
+Every change names the incarnation it is meant for. Append, advance, retire, floor and create, if done already, are
 answered with the record as it is: that is how a lost answer is repeated safely. A replace that is repeated meets a
 Conflict, which costs its compactor nothing; a seal that is repeated seals what has come since.
 
@@ -182,9 +182,11 @@ def _retire(branch: Branch, change: Retire) -> Branch:
     mark = branch.writers.get(change.writer)
     if mark is not None and mark.seq >= change.seq:
         return branch
-    writers = {writer: mark for writer, mark in branch.writers.items() if writer != change.writer}
+    writers = {writer: other for writer, other in branch.writers.items() if writer != change.writer}
     version = branch.version + 1
-    return msgspec.structs.replace(branch, version=version, writers=writers, fence=version)
+    # A copy of its first append that is still under way opened before this; its later ones are refused as unknown.
+    fence = version if mark is None else max(branch.fence, mark.version)
+    return msgspec.structs.replace(branch, version=version, writers=writers, fence=fence)
 
 
 def _raise_floor(branch: Branch, change: RaiseFloor) -> Branch:

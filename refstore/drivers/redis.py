@@ -66,15 +66,13 @@ class RedisRefStore:
 
     async def get(self, partition: str, key: bytes) -> bytes | None:
         check_key(key)
-        with _translating():
-            value: bytes | None = await self._client.execute_command("HGET", _key(partition, "v"), key)
-            return value
+        value: bytes | None = await self._ask("HGET", _key(partition, "v"), key)
+        return value
 
     async def scan(self, partition: str, start: bytes = b"", prefix: bytes = b"") -> AsyncIterator[Item]:
         first = b"[" + max(start, prefix)
         async for keys in self._pages(_key(partition, "k"), first, prefix):
-            with _translating():
-                values = await self._client.execute_command("HMGET", _key(partition, "v"), *keys)
+            values = await self._ask("HMGET", _key(partition, "v"), *keys)
             for key, value in zip(keys, values, strict=True):
                 if value is not None:  # deleted since its key was listed
                     yield Item(key, value)
@@ -123,8 +121,7 @@ class RedisRefStore:
 
     async def load(self, repository: str, name: str) -> tuple[Branch | None, object]:
         """For `change_by_swap`: the tag of a record is its life and version."""
-        with _translating():
-            fields = await self._client.execute_command("HGETALL", _key(repository, "b", name))
+        fields = await self._ask("HGETALL", _key(repository, "b", name))
         branch = from_fields(name, fields)
         return branch, (branch.incarnation, branch.version) if branch else ("", "")
 
@@ -177,8 +174,7 @@ class RedisRefStore:
         stop = prefix_stop(prefix)
         last = b"+" if stop is None else b"(" + stop
         while True:
-            with _translating():
-                page = await self._client.execute_command("ZRANGEBYLEX", index, first, last, "LIMIT", 0, PAGE_ITEMS_MAX)
+            page = await self._ask("ZRANGEBYLEX", index, first, last, "LIMIT", 0, PAGE_ITEMS_MAX)
             if page:
                 yield page
             if len(page) < PAGE_ITEMS_MAX:
@@ -192,6 +188,14 @@ class RedisRefStore:
             (number, Event(fields[b"b"].decode(), int(fields[b"v"]), decode_change(fields[b"c"])))
             for number, fields in entries
         ]
+
+    async def _ask(self, *command: Argument) -> Any:
+        """Read. A pooled connection may have died since it was used last, so one that fails is asked again, once."""
+        with _translating():
+            try:
+                return await self._client.execute_command(*command)
+            except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
+                return await self._client.execute_command(*command)
 
     async def _run(self, script: Script, keys: list[str], arguments: list[Argument]) -> Any:
         """Run a script by its hash, or by its text if the server does not have it (then it ran nothing)."""
