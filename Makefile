@@ -25,7 +25,7 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	touch $@
 
-servers: $(VENV)/.dev ## install the real servers that the tests start (Redis, DynamoDB Local)
+servers: $(VENV)/.dev ## install the real servers that the tests start (Redis, DynamoDB Local, Azurite)
 	$(BIN)/python -m tests.servers.install
 
 run: $(VENV)/.run ## a guided tour on local files + SQLite

@@ -11,7 +11,7 @@ from lsmfs import paths
 from lsmfs.lsm.build import apply_layers
 from lsmfs.lsm.run import EMPTY_RUN
 from lsmfs.repository import Repository
-from refstore.errors import Conflict, NotFound
+from refstore.errors import Conflict, Corrupt, NotFound
 from refstore.records import Branch, Replace, RunId
 
 
@@ -41,9 +41,23 @@ async def compact(repository: Repository, plan: Plan) -> Compacted | None:
             generation=generation,
         )
         branch = await repository.refs.change(repository.name, plan.branch.name, change)
-    except (Conflict, NotFound):
-        return None  # the branch moved on, or is gone: whoever moved it has the newer plan
+    except Conflict:
+        return None  # the branch moved on: whoever moved it has the newer plan
+    except NotFound as error:
+        if await _has_moved(repository, plan.branch):
+            return None
+        version = plan.branch.version
+        raise Corrupt(f"branch {plan.branch.name!r} at version {version} refers to it, but: {error}") from error
     repository.branches.observe(branch)
     kept = len(set(lower.files) & set(run.files))
     seconds = time.perf_counter() - started
     return Compacted(branch, len(plan.tables), run.count, kept, len(run) - kept, seconds)
+
+
+async def _has_moved(repository: Repository, before: Branch) -> bool:
+    """Whether the branch is gone or another one: only then may its layers be gone too."""
+    try:
+        now = await repository.branches.read(before.name)
+    except NotFound:
+        return True
+    return (now.incarnation, now.version) != (before.incarnation, before.version)

@@ -12,6 +12,7 @@ import msgspec
 from refstore.errors import Invalid
 
 KEY_BYTES_MAX = 1024  # S3's limit, so that every key can be served by the gateway
+INT64_MAX = 2**63 - 1
 METADATA_BYTES_MAX = 8 * 1024  # S3 allows 2 KiB of user metadata; the rest is room for ours
 BRANCH_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 REPOSITORY_NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
@@ -70,11 +71,30 @@ def _check_key(key: bytes) -> None:
 
 
 def check_entry(entry: Entry) -> None:
-    """`Invalid` if the entry contradicts itself."""
-    if entry.size_bytes < 0 or entry.offset < 0:
-        raise Invalid(f"entry for {entry.address!r}: size and offset may not be negative")
-    if entry.rest and sum(extent.length for extent in entry.rest) > entry.size_bytes:
+    """`Invalid` if the entry contradicts itself or cannot be stored: found late, it would fail the puts beside it."""
+    if not (
+        0 <= entry.size_bytes <= INT64_MAX
+        and 0 <= entry.offset <= INT64_MAX
+        and -INT64_MAX <= entry.mtime_us <= INT64_MAX
+    ):
+        raise Invalid(f"entry for {entry.address!r}: size, offset or time is negative or has more than 64 bits")
+    text = entry.address + entry.etag + (entry.content_type or "")
+    if entry.rest or entry.metadata or not text.isascii():
+        _check_unusual(entry)
+
+
+def _check_unusual(entry: Entry) -> None:
+    lengths = [extent.length for extent in entry.rest]
+    if sum(lengths) > entry.size_bytes:
         raise Invalid(f"entry for {entry.address!r}: its extents are longer than its size {entry.size_bytes}")
+    if min(lengths, default=0) < 0 or any(extent.offset < 0 for extent in entry.rest):
+        raise Invalid(f"entry for {entry.address!r}: an extent has a negative offset or length")
+    try:
+        stored = msgspec.json.encode(entry)
+        if msgspec.json.decode(stored, type=Entry) != entry:
+            raise Invalid(f"entry for {entry.address!r}: it has values of another type than {Entry.__annotations__}")
+    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+        raise Invalid(f"entry for {entry.address!r}: {error}") from None
     if entry.metadata and sum(len(k) + len(v) for k, v in entry.metadata.items()) > METADATA_BYTES_MAX:
         raise Invalid(f"entry for {entry.address!r}: more than {METADATA_BYTES_MAX} bytes of user metadata")
 

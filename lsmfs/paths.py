@@ -15,7 +15,7 @@ import re
 from typing import NamedTuple
 
 from refstore.errors import Corrupt
-from refstore.records import CommitId, RunId, TableId
+from refstore.records import CommitId, RunId
 
 _FILE = re.compile(r"([tgu])([0-9a-f]+)-([0-9a-v]+)-([0-9a-f]+)-([0-9a-f]{32})")
 _RUN = re.compile(r"r([0-9a-f]+)-([0-9a-f]{64})")
@@ -66,6 +66,7 @@ def generation_of(name: str) -> int:
 
 def layer_path(repository: str, name: str) -> str:
     """Where a Table, Range or Run is stored."""
+    generation_of(name)  # `Corrupt` if it is no name of ours: it must not lead anywhere else
     folder = {"t": "tables", "u": "tables", "g": "ranges", "r": "runs"}[name[:1]]
     return f"{repository}/{folder}/{name}.parquet"
 

@@ -8,6 +8,7 @@ async with await Repository.open(store, refs, "lake") as repo:
 """
 
 import asyncio
+import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from lsmfs.lsm.cache import DiskCache
 from lsmfs.lsm.listing import PAGE_MAX, Page, list_page
 from lsmfs.lsm.run import EMPTY_RUN, Run
 from lsmfs.lsm.tables import Tables
-from lsmfs.lsm.view import LayerGone, View
+from lsmfs.lsm.view import LayerGone, View, check_moved
 from lsmfs.lsm.writer import Writer
 from lsmfs.model import Entry, check_branch_name, check_repository_name, key_of
 from lsmfs.objectstore.store import ObjectStore
@@ -35,7 +36,7 @@ from refstore.refs import Refs
 from refstore.store import ABSENT, Store
 
 REPOSITORIES = "repositories"  # the partition that lists them
-THREADS = 4  # for encoding, decoding and merging; Arrow releases the GIL
+THREADS = max(2, min(8, os.cpu_count() or 2))  # that encode and merge; more than processors only cost cache
 VIEWS_MAX = 64  # branches whose opened layers are kept between reads
 VIEW_TRIES_MAX = 10  # a view whose layers go while it is opened: each time the branch has moved
 
@@ -116,7 +117,10 @@ class Repository:
         data = await refs.get(REPOSITORIES, name.encode())
         if data is None:
             raise NotFound(f"repository {name!r} does not exist: create it with `lsmfs init`")
-        record = msgspec.json.decode(data, type=RepositoryRecord)
+        try:
+            record = msgspec.json.decode(data, type=RepositoryRecord)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Corrupt(f"the record of repository {name!r} cannot be read: {error}") from None
         return Repository(store, refs, record, clock, settings, disk, threads)
 
     async def _begin(self) -> None:
@@ -162,7 +166,7 @@ class Repository:
             try:
                 view = await View.open(self.tables, record, await self._base(record))
             except LayerGone as gone:
-                await self._check_moved(record, gone)
+                await check_moved(self.branches, record, gone)
                 continue
             self._keep_view(branch, view)
             return view
@@ -182,7 +186,7 @@ class Repository:
             try:
                 entry = await view.get(key)
             except LayerGone as gone:
-                await self._check_moved(view.branch, gone)
+                await check_moved(self.branches, view.branch, gone)
                 continue
             if entry is None:
                 raise NotFound(f"{key.decode()!r} does not exist on branch {branch!r}")
@@ -196,7 +200,7 @@ class Repository:
             try:
                 return await view.get_many(keys)
             except LayerGone as gone:
-                await self._check_moved(view.branch, gone)
+                await check_moved(self.branches, view.branch, gone)
 
     async def list(
         self, branch: str, prefix: str = "", delimiter: str = "", after: str = "", limit: int = PAGE_MAX
@@ -205,9 +209,9 @@ class Repository:
         while True:
             view = await self.view(branch)
             try:
-                return await list_page(view, *map(_utf8, (prefix, delimiter, after)), limit)
+                return await list_page(view, _utf8(prefix), _utf8(delimiter), _utf8(after), limit)
             except LayerGone as gone:
-                await self._check_moved(view.branch, gone)
+                await check_moved(self.branches, view.branch, gone)
 
     async def scan(self, branch: str, prefix: str = "", after: str = "") -> AsyncIterator[pa.Table]:
         """Every live record as Arrow tables in key order. If the branch moves on and layers go, it goes on from the
@@ -221,7 +225,7 @@ class Repository:
                     start = rows["key"][-1].as_py().encode() + b"\0"
                 return
             except LayerGone as gone:
-                await self._check_moved(view.branch, gone)
+                await check_moved(self.branches, view.branch, gone)
 
     async def commit(
         self,
@@ -240,7 +244,10 @@ class Repository:
         """Commits from the newest, by first parent."""
         identity = (await self.branches.read(branch)).base_commit
         for _ in range(limit):
-            commit = await self.commits.load(identity)
+            try:
+                commit = await self.commits.load(identity)
+            except NotFound as error:
+                raise Corrupt(f"commit {identity} is gone, though branch {branch!r} descends from it") from error
             yield identity, commit
             if not commit.parents:
                 return
@@ -252,14 +259,6 @@ class Repository:
             return await self.tables.load_run(commit.metarange)
         except NotFound as error:
             raise LayerGone(str(error)) from error
-
-    async def _check_moved(self, seen: Branch, gone: LayerGone) -> None:
-        """A missing layer is legal only if the branch has moved since it was read."""
-        now = await self.branches.read(seen.name)
-        if now.incarnation == seen.incarnation and now.version == seen.version:
-            raise Corrupt(
-                f"branch {seen.name!r} at version {seen.version}: {gone}, though the branch refers to it"
-            ) from gone
 
 
 def _utf8(text: str) -> bytes:

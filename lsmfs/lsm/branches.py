@@ -11,6 +11,8 @@ from refstore.errors import Corrupt
 from refstore.records import Branch
 from refstore.refs import Refs
 
+LATEST_MAX = 4096  # branches whose newest version is remembered; a record has some KB
+
 
 class BranchReader:
     """The branches of one repository."""
@@ -37,6 +39,8 @@ class BranchReader:
         latest = self._latest.get(branch.name)
         if latest is not None and latest.incarnation == branch.incarnation and latest.version > branch.version:
             return latest
+        if len(self._latest) >= LATEST_MAX and branch.name not in self._latest:
+            self._latest.pop(next(iter(self._latest)))
         self._latest[branch.name] = branch
         return branch
 

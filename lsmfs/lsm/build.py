@@ -14,7 +14,7 @@ Tombstones stay in a compaction, for what lies below; a commit drops them, for n
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,11 @@ from lsmfs.lsm.tables import Tables
 
 AHEAD = 4  # ranges read and merged ahead of the cutter, and ranges being written behind it
 WINDOW_ROWS = 256 * 1024  # changes merged at a time: about 60 MB
+MARK_ROWS = 1024  # how finely loose tables are counted into windows
+
+
+Combine = Callable[[pa.Table, pa.Table], pa.Table]
+"""From the changes to a range and the rows it has to the rows it shall have."""
 
 
 class Shape(NamedTuple):
@@ -82,27 +87,50 @@ class Cutter:
         return [pa.concat_tables([s.rows for s in held]).combine_chunks()] if held else []
 
 
-class RunWriter:
-    """Collects the ranges of a new run in order, writing some at a time."""
+class Stretch(NamedTuple):
+    """Ranges start to stop of a run."""
 
-    def __init__(self, tables: Tables, generation: int) -> None:
+    run: Run
+    start: int
+    stop: int
+
+
+class RunWriter:
+    """Collects the ranges of a new run in order, writing some at a time. A range whose content is among those that are
+    `known` to be stored, by id, is not written again."""
+
+    def __init__(self, tables: Tables, generation: int, known: Mapping[bytes, dict[str, Any]] | None = None) -> None:
         self._tables = tables
+        self._known = known or {}
         self._generation = generation
-        self._rows: list[dict[str, Any] | asyncio.Task[dict[str, Any]]] = []
+        self._parts: list[Stretch | asyncio.Task[dict[str, Any]]] = []
         self._writing: deque[asyncio.Task[dict[str, Any]]] = deque()
 
-    def keep(self, row: dict[str, Any]) -> None:
-        self._rows.append(row)
+    def keep(self, run: Run, at: int) -> None:
+        """The next range is that one, by reference. Neighbours are taken as one piece: a run may have thousands."""
+        last = self._parts[-1] if self._parts else None
+        if isinstance(last, Stretch) and last.stop == at:
+            self._parts[-1] = last._replace(stop=at + 1)
+        else:
+            self._parts.append(Stretch(run, at, at + 1))
 
     async def write(self, rows: pa.Table) -> None:
         if len(self._writing) >= AHEAD:
             await self._writing.popleft()
-        task = asyncio.ensure_future(self._tables.save_range(rows, self._generation))
+        task = asyncio.ensure_future(self._tables.save_range(rows, self._generation, self._known))
         self._writing.append(task)
-        self._rows.append(task)
+        self._parts.append(task)
 
     async def finish(self) -> Run:
-        return Run.of([row if isinstance(row, dict) else await row for row in self._rows])
+        pieces: list[pa.Table] = []
+        written: list[dict[str, Any]] = []
+        for part in self._parts:
+            if isinstance(part, Stretch):
+                pieces += [Run.of(written).table, part.run.table.slice(part.start, part.stop - part.start)]
+                written = []
+            else:
+                written.append(await part)
+        return Run(pa.concat_tables([*pieces, Run.of(written).table]).combine_chunks())
 
     async def abandon(self) -> None:
         await cancel(list(self._writing))
@@ -134,7 +162,20 @@ async def apply_layers(
     tables: Tables, lower: Run, layers: Sequence[str | Run], generation: int, shape: Shape, drop_tombstones: bool
 ) -> Run:
     """The run that reads as the layers (newest first; table names and runs) above `lower`."""
-    writer, cutter = RunWriter(tables, generation), Cutter(shape)
+
+    def combine(upper: pa.Table, below: pa.Table) -> pa.Table:
+        merged = records.merge([upper, below])
+        return records.live(merged) if drop_tombstones else merged
+
+    return await apply_changes(tables, lower, changes(tables, layers), combine, RunWriter(tables, generation), shape)
+
+
+async def apply_changes(
+    tables: Tables, lower: Run, windows: AsyncIterator[pa.Table], combine: Combine, writer: "RunWriter", shape: Shape
+) -> Run:
+    """`lower` with its rows replaced, range by range, by what `combine` makes of the changes to a range and its rows.
+    Changes come in ascending windows of any columns, `key` among them."""
+    cutter = Cutter(shape)
     ahead: deque[tuple[int, asyncio.Task[Segment]]] = deque()
     at = 0  # the next range of `lower` that the cutter has not seen
 
@@ -148,8 +189,8 @@ async def apply_layers(
         return touched + 1
 
     try:
-        async for touched, rows in _by_range(lower, changes(tables, layers), shape):
-            task = asyncio.ensure_future(_merge_range(tables, lower, touched, rows, shape, drop_tombstones))
+        async for touched, rows in _by_range(lower, windows, shape):
+            task = asyncio.ensure_future(_combine_range(tables, lower, touched, rows, combine, shape))
             ahead.append((touched, task))
             if len(ahead) > AHEAD:
                 first, task = ahead.popleft()
@@ -172,23 +213,18 @@ async def apply_layers(
 async def _pass_range(tables: Tables, lower: Run, at: int, shape: Shape, cutter: Cutter, writer: RunWriter) -> None:
     """An unchanged range: by reference if the cutter is clean, else through it."""
     if cutter.is_clean:
-        writer.keep(lower.row(at))
+        writer.keep(lower, at)
         return
     rows = await tables.read(lower.files[at])
     for cut in cutter.feed(await tables.compute(segment, rows, shape)):
         await writer.write(cut)
 
 
-async def _merge_range(
-    tables: Tables, lower: Run, at: int, rows: pa.Table, shape: Shape, drop_tombstones: bool
+async def _combine_range(
+    tables: Tables, lower: Run, at: int, rows: pa.Table, combine: Combine, shape: Shape
 ) -> Segment:
     below = await tables.read(lower.files[at]) if at < len(lower) else records.EMPTY
-    return await tables.compute(_merge_segment, rows, below, shape, drop_tombstones)
-
-
-def _merge_segment(upper: pa.Table, below: pa.Table, shape: Shape, drop_tombstones: bool) -> Segment:
-    merged = records.merge([upper, below])
-    return segment(records.live(merged) if drop_tombstones else merged, shape)
+    return await tables.compute(lambda: segment(combine(rows, below), shape))
 
 
 async def _by_range(lower: Run, windows: AsyncIterator[pa.Table], shape: Shape) -> AsyncIterator[tuple[int, pa.Table]]:
@@ -216,24 +252,21 @@ async def _by_range(lower: Run, windows: AsyncIterator[pa.Table], shape: Shape) 
 
 async def changes(tables: Tables, layers: Sequence[str | Run], start: bytes = b"") -> AsyncIterator[pa.Table]:
     """The layers (newest first) merged, from key `start` on: sorted, disjoint, ascending windows. Loose tables are
-    held whole; runs are read a window at a time, and the largest run's ranges give the windows."""
+    held whole; runs are read a window at a time."""
     loose = iter(await asyncio.gather(*(tables.read(layer) for layer in layers if isinstance(layer, str))))
     sources: list[pa.Table | Run] = [next(loose) if isinstance(layer, str) else layer for layer in layers]
-    runs = [source for source in sources if isinstance(source, Run) and len(source)]
-    bounds = _window_bounds(max(runs, key=len), start) if runs else []
-    for until in [*bounds, None]:
-        parts = [await _between(tables, source, start, until) for source in sources]
+    for until in [*window_bounds(sources, start), None]:
+        parts = [await between(tables, source, start, until) for source in sources]
         window = await tables.compute(records.merge, parts)
         if len(window):
             yield window
         start = until + b"\0" if until is not None else b""
 
 
-def _window_bounds(run: Run, start: bytes) -> list[bytes]:
-    """Keys that end a window: enough ranges of the run to make WINDOW_ROWS."""
+def window_bounds(sources: Sequence[pa.Table | Run], start: bytes) -> list[bytes]:
+    """Keys that end a window: where all sources together have come to WINDOW_ROWS."""
     bounds, rows = [], 0
-    first = run.at_or_after(start)
-    for key, count in zip(run.max_keys[first:], run.table["count"].to_pylist()[first:], strict=True):
+    for key, count in sorted(mark for source in sources for mark in _marks(source, start)):
         rows += count
         if rows >= WINDOW_ROWS:
             bounds.append(key)
@@ -241,7 +274,17 @@ def _window_bounds(run: Run, start: bytes) -> list[bytes]:
     return bounds
 
 
-async def _between(tables: Tables, source: pa.Table | Run, start: bytes, until: bytes | None) -> pa.Table:
+def _marks(source: pa.Table | Run, start: bytes) -> list[tuple[bytes, int]]:
+    """Keys of a source from `start` on, each with the number of rows that it ends: a range's last key, or every so
+    manieth key of a loose table."""
+    if isinstance(source, Run):
+        first = source.at_or_after(start)
+        return list(zip(source.max_keys[first:], source.table["count"].to_pylist()[first:], strict=True))
+    rows = pa.array(np.arange(_rank(source, start, "left") + MARK_ROWS - 1, len(source), MARK_ROWS))
+    return [(key, MARK_ROWS) for key in source["key"].take(rows).cast(pa.binary()).to_pylist()]
+
+
+async def between(tables: Tables, source: pa.Table | Run, start: bytes, until: bytes | None) -> pa.Table:
     """The source's rows with start <= key <= until."""
     if isinstance(source, Run):
         first = source.at_or_after(start)

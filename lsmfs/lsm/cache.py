@@ -10,6 +10,7 @@ opened file that is removed stays readable to those who have it open.
 
 import contextlib
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -17,9 +18,11 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from lsmfs.lsm import records
 from lsmfs.lsm.table import OpenTable
 
 SWEEP_EVERY_BYTES = 1 / 16  # a folder is listed once for each such share of bytes_max added by this process
+_BOOT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|boot")
 
 
 class DiskCache:
@@ -28,22 +31,26 @@ class DiskCache:
         self.bytes_max = bytes_max
         self._added_bytes = 0
         self.root.mkdir(parents=True, exist_ok=True)
-        for stale in root.iterdir():
-            if stale != self.root:
-                shutil.rmtree(stale, ignore_errors=True)
+        for item in root.iterdir():
+            if item != self.root and _BOOT.fullmatch(item.name):  # whatever else is here is not ours to remove
+                shutil.rmtree(item, ignore_errors=True)
 
     def open(self, name: str) -> OpenTable | None:
         """The table, or None if it is not here or cannot be read."""
         path = self.root / name
+        if path.parent != self.root:
+            return None
         try:
             source = pa.memory_map(str(path))
             reader = pa.ipc.open_file(source)
+            if not reader.schema.equals(records.SCHEMA):
+                return None
             rows = reader.read_all()
             facts = msgspec.json.decode(reader.schema.metadata[b"facts"], type=dict[str, str])
             bloom = reader.schema.metadata[b"bloom"]
             os.utime(path)
             return OpenTable(rows.replace_schema_metadata(None), facts, bloom)
-        except (OSError, pa.ArrowException, KeyError, TypeError, msgspec.DecodeError):
+        except (OSError, pa.ArrowException, KeyError, TypeError, UnicodeDecodeError, msgspec.DecodeError):
             return None
 
     def add(self, name: str, table: OpenTable, bloom: bytes) -> None:
@@ -82,7 +89,11 @@ class DiskCache:
 
     def _files(self) -> list[tuple[int, int, str]]:
         found = []
-        for item in os.scandir(self.root):
+        try:
+            items = list(os.scandir(self.root))
+        except OSError:
+            return []  # the folder was removed, as it may be
+        for item in items:
             with contextlib.suppress(OSError):  # another process may sweep at the same time
                 status = item.stat()
                 found.append((status.st_mtime_ns, status.st_size, item.path))

@@ -3,7 +3,7 @@
 One cursor per layer stands at its next key; the smallest of them is next, and the newest cursor there decides.
 - A common prefix is passed by seeking every cursor beyond it: a million keys below a "directory" are never touched.
 - A run of deleted keys is passed by comparing bytes: as long as the tombstones above and the keys below are the same
-  strings, both cursors leap, twice as far each time. What does not leap is merged in columns, ever larger pieces.
+  strings, both cursors leap, farther each time. What does not leap is merged in columns, ever larger pieces.
 """
 
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from refstore.errors import Invalid
 PAGE_MAX = 1000
 DEAD_STEPS_MAX = 32  # deleted keys passed one by one before columns take over
 CHUNK_ROWS_MIN, CHUNK_ROWS_MAX = 256, 65536
+LEAP_ROWS_MIN = 64  # keys compared at once at first; then twice what was alike the last time, or four times as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ class Walk:
         self._cursors = [Cursor(view, layer) for layer in view.layers]  # newest first
         self._prefix = prefix
         self._group: list[Cursor] = []
+        self._leap = LEAP_ROWS_MIN
 
     async def seek(self, key: bytes) -> None:
         for cursor in self._cursors:
@@ -164,21 +166,23 @@ class Walk:
     def _equal_run(self) -> int:
         """How many rows all cursors of the group may leap: the same keys in each, tombstones on top, and no other
         cursor's key between."""
-        tables = [(cursor.table, cursor.row) for cursor in self._group]
-        limit = min(table.count - row for table, row in tables if table is not None)
-        others = [c.key for c in self._cursors if c.key is not None and c not in self._group]
-        fence = min(others, default=None)
-        best, size = 1, 2
-        (top, row), *lower = tables
-        assert top is not None
-        while best < limit:
-            size = min(size, limit)
-            if fence is not None and top.key(row + size - 1) >= fence:
-                break
-            if not top.all_tombstones(row, size) or not all(t and top.same_keys(row, t, r, size) for t, r in lower):
-                break
-            best, size = size, size * 4
-        return best
+        top, lower = self._group[0], self._group[1:]
+        table, row = top.table, top.row
+        assert table is not None
+        leap = self._leap
+        for cursor in lower:
+            assert cursor.table is not None
+            leap = min(leap, cursor.table.count - cursor.row)
+        leap = table.tombstones_from(row, leap)
+        if len(self._cursors) > len(self._group):
+            fence = min(c.key for c in self._cursors if c.key is not None and c.key != top.key)
+            if table.key(row + leap - 1) >= fence:
+                leap = table.lower_bound(fence, row) - row
+        for cursor in lower:
+            assert cursor.table is not None
+            leap = table.common_keys(row, cursor.table, cursor.row, leap)
+        self._leap = max(LEAP_ROWS_MIN, 4 * leap if leap == self._leap else 2 * leap)
+        return leap
 
     async def _pass_chunk(self, rows: int) -> None:
         """Merge the next rows of every cursor in columns, and stand at the first live key or beyond them all."""

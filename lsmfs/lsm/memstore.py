@@ -1,4 +1,4 @@
-"""What a writer holds until it is flushed: batches of operations that share one acknowledgement.
+"""What a writer holds until it is flushed: batches of operations that are acknowledged together.
 
 A batch is a list in the order of arrival; sorting happens once, at the flush, in columns. That costs a put one append,
 where a sorted structure would cost it a search.
@@ -43,11 +43,18 @@ class Condition:
 class Batch:
     """Operations that are flushed as one Table, or one unit staged whole."""
 
-    done: "asyncio.Future[None]"
     operations: list[Operation] = field(default_factory=list)
+    waiters: list["asyncio.Future[None]"] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
     unit: "pa.Table | str | None" = None  # rows to write, or the name of a layer that is stored already
     weight: int = 0
+
+    def waiter(self) -> "asyncio.Future[None]":
+        """A future that is done with the batch. Each caller has its own: one that is shared needs a shield against the
+        cancellation of any of them, and a shield wakes three callbacks where this wakes one."""
+        waiter = asyncio.get_running_loop().create_future()
+        self.waiters.append(waiter)
+        return waiter
 
     def add(self, key: bytes, entry: Entry | None) -> int:
         """Take the operation; what it weighs."""

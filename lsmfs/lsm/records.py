@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lsmfs.model import KEY_BYTES_MAX, Entry, Extent
-from refstore.errors import Invalid
+from lsmfs.model import KEY_BYTES_MAX, METADATA_BYTES_MAX, Entry, Extent, check_entry
+from refstore.errors import Corrupt, Invalid
 
 PUT, TOMBSTONE = 0, 1
 
@@ -99,49 +99,112 @@ def entry_of(
     metadata: str | None,
 ) -> Entry:
     """An entry from the values of its row."""
-    rest = _extents(extents)[1:] if extents else ()
-    return Entry(
-        address, size_bytes, etag, mtime_us, offset, content_type, _metadata(metadata) if metadata else None, rest
-    )
+    if extents is None and metadata is None:
+        return Entry(address, size_bytes, etag, mtime_us, offset, content_type)
+    try:
+        rest = () if extents is None else _extents(extents)[1:]
+        facts = None if metadata is None else _metadata(metadata)
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"the entry of {address!r} has unreadable extents or metadata: {error}") from None
+    return Entry(address, size_bytes, etag, mtime_us, offset, content_type, facts, rest)
 
 
 def conform(table: pa.Table) -> pa.Table:
-    """A user's columns as Records: missing optional ones are filled, types cast; `Invalid` says which one is wrong."""
-    if "key" not in table.column_names:
-        raise Invalid("the table has no column 'key'")
-    unknown = set(table.column_names) - set(SCHEMA.names)
-    if unknown:
-        raise Invalid(f"unknown columns {sorted(unknown)}: a table of entries has {SCHEMA.names}")
-    kind = table["kind"] if "kind" in table.column_names else pa.array(np.zeros(len(table), np.uint8))
+    """A user's columns as Records: missing optional ones are filled, types cast, JSON written in one way, so that equal
+    entries are equal rows whoever wrote them; `Invalid` says which column is wrong."""
+    _check_names(table.column_names)
+    kind = _cast(table, "kind") if "kind" in table.column_names else pa.array(np.zeros(len(table), np.uint8))
+    if kind.null_count or (pc.max(kind).as_py() or 0) > TOMBSTONE:
+        raise Invalid(f"column 'kind' holds values other than {PUT} (put) and {TOMBSTONE} (tombstone)")
     is_put = pc.equal(kind, PUT)
-    columns = [_conform_column(table, field, kind, is_put) for field in SCHEMA]
+    columns = [kind if field.name == "kind" else _conform_column(table, field, is_put) for field in SCHEMA]
     result = pa.Table.from_arrays(columns, schema=SCHEMA).combine_chunks()
     _check_keys(result["key"])
-    return result
+    for name in ("size_bytes", "offset"):
+        if (pc.min(result[name]).as_py() or 0) < 0:
+            raise Invalid(f"column {name!r} has negative values")
+    return _conform_extents(result)
 
 
-def _conform_column(table: pa.Table, field: pa.Field, kind: Any, is_put: Any) -> Any:
-    if field.name == "kind":
-        if pc.any(pc.greater(kind, TOMBSTONE)).as_py():
-            raise Invalid(f"column 'kind' holds values other than {PUT} (put) and {TOMBSTONE} (tombstone)")
-        return pc.cast(kind, field.type)
+def _check_names(names: list[str]) -> None:
+    if "key" not in names:
+        raise Invalid("the table has no column 'key'")
+    if unknown := set(names) - set(SCHEMA.names):
+        raise Invalid(f"unknown columns {sorted(unknown)}: a table of entries has {SCHEMA.names}")
+    if len(set(names)) < len(names):
+        raise Invalid(f"a column is there more than once: {names}")
+
+
+def _cast(table: pa.Table, name: str) -> Any:
+    column, target = table[name], SCHEMA.field(name).type
+    if pa.types.is_nested(column.type):
+        raise Invalid(f"column {name!r} is of type {column.type}, expected {target}")
+    try:
+        column.validate(full=True)  # UTF-8, which Arrow takes on trust
+        return pc.cast(column, target)
+    except pa.ArrowException as error:
+        raise Invalid(f"column {name!r}: {str(error).splitlines()[0]}") from None
+
+
+def _conform_column(table: pa.Table, field: pa.Field, is_put: Any) -> Any:
     if field.name not in table.column_names:
-        if field.nullable:
-            return pa.nulls(len(table), field.type)
         if field.name == "address" and pc.any(is_put).as_py():
             raise Invalid("the table has no column 'address': where are the objects?")
-        return pa.repeat(pa.scalar("" if pa.types.is_string(field.type) else 0, field.type), len(table))
-    try:
-        column = pc.cast(table[field.name], field.type)
-    except pa.ArrowInvalid as error:
-        raise Invalid(f"column {field.name!r}: {str(error).splitlines()[0]}") from None
-    if not field.nullable and column.null_count:
-        if field.name == "key":
+        return pa.repeat(_nothing(field), len(table))
+    column = _cast(table, field.name)
+    if field.name == "key":
+        if column.null_count:
             raise Invalid(f"column 'key' has {column.null_count} nulls")
-        column = pc.fill_null(
-            column, "" if pa.types.is_string(field.type) else pa.scalar(0, pa.int64()).cast(field.type)
-        )
-    return column
+        return column
+    if not pc.all(is_put).as_py():
+        column = pc.if_else(is_put, column, _nothing(field))
+    if field.name == "address" and column.null_count:
+        raise Invalid(f"column 'address' has {column.null_count} nulls: where are these objects?")
+    if field.name == "metadata":
+        return _conform_metadata(column)
+    # Without nulls `fill_null` would copy the column all the same.
+    return column if field.nullable or not column.null_count else pc.fill_null(column, _nothing(field))
+
+
+def _nothing(field: pa.Field) -> pa.Scalar:
+    """What a tombstone has in this column."""
+    if field.nullable:
+        return pa.scalar(None, field.type)
+    return pa.scalar("" if pa.types.is_string(field.type) else 0, field.type)
+
+
+def _conform_metadata(column: Any) -> Any:
+    if column.null_count == len(column):
+        return column
+    texts = flat(column).dictionary_encode()  # many objects share theirs
+    try:
+        values = [_metadata(text) for text in texts.dictionary.to_pylist()]
+    except msgspec.DecodeError as error:
+        raise Invalid(f"column 'metadata' is no JSON object of strings: {error}") from None
+    for value in values:
+        if sum(len(k) + len(v) for k, v in value.items()) > METADATA_BYTES_MAX:
+            raise Invalid(f"column 'metadata': more than {METADATA_BYTES_MAX} bytes for one object")
+    written = [_encode(value).decode() if value else None for value in values]
+    return pa.array(written, pa.string()).take(texts.indices)
+
+
+def _conform_extents(rows: pa.Table) -> pa.Table:
+    """Row by row, for the rare objects that have several."""
+    column = flat(rows["extents"])
+    if column.null_count == len(column):
+        return rows
+    texts = column.to_pylist()
+    for row, text in enumerate(texts):
+        if text is None:
+            continue
+        try:
+            entry = entry_at(rows, row)
+            assert entry is not None
+            check_entry(entry)
+        except (Corrupt, Invalid) as error:
+            raise Invalid(f"column 'extents' of key {rows['key'][row].as_py()!r}: {error}") from None
+        texts[row] = _encode(entry.extents).decode() if entry.rest else None
+    return rows.set_column(SCHEMA.get_field_index("extents"), SCHEMA.field("extents"), pa.array(texts, pa.string()))
 
 
 def _check_keys(keys: Any) -> None:
@@ -152,7 +215,7 @@ def _check_keys(keys: Any) -> None:
         raise Invalid("a key is empty: give a path inside the branch")
     if lengths["max"] > KEY_BYTES_MAX:
         raise Invalid(f"a key has {lengths['max']} bytes, at most {KEY_BYTES_MAX} are allowed")
-    if pc.any(pc.match_substring(keys, "\0")).as_py():
+    if not np.frombuffer(_string_bytes(flat(keys)), np.uint8).all():
         raise Invalid("a key has a NUL byte")
 
 

@@ -71,8 +71,5 @@ class Run:
         at = self.at_or_after(key)
         return self.files[at] if at < len(self.files) and self.min_keys[at] <= key else None
 
-    def row(self, at: int) -> dict[str, Any]:
-        return self.table.slice(at, 1).to_pylist()[0]  # type: ignore[no-any-return]
-
 
 EMPTY_RUN = Run(RANGE_SCHEMA.empty_table())

@@ -94,9 +94,14 @@ class Tables:
         await self.store.put(paths.layer_path(self.repository, name), data)
         return TableId(name)
 
-    async def save_range(self, rows: pa.Table, generation: int) -> dict[str, Any]:
-        """Upload a range, unless the same content is there already; its row of a Run."""
-        row, data = await self.compute(_encode_range, rows, generation)
+    async def save_range(
+        self, rows: pa.Table, generation: int, known: Mapping[bytes, dict[str, Any]] | None = None
+    ) -> dict[str, Any]:
+        """Upload a range, unless its content is known to be stored, by its id; its row of a Run."""
+        content = await self.compute(records.content_hash, rows)
+        if known and content in known:
+            return known[content]
+        row, data = await self.compute(_encode_range, rows, generation, content)
         await put_content(self.store, paths.layer_path(self.repository, row["file"]), data)
         return row
 
@@ -169,11 +174,25 @@ def _verify_and_decode(
 def _verify_run(name: str, data: bytes) -> Run:
     """A unit's name has the digest of its bytes, a run's the hash of its content."""
     if name.startswith("u"):
-        return Run(_verify_and_decode(name, data, RANGE_SCHEMA)[0])
-    run = Run(table.decode(data, name, RANGE_SCHEMA)[0])
-    if run.content_hash() != paths.parse_run(name)[1]:
-        raise Corrupt(f"run {name} does not have the content that its name says")
+        run = Run(_verify_and_decode(name, data, RANGE_SCHEMA)[0])
+    else:
+        run = Run(table.decode(data, name, RANGE_SCHEMA)[0])
+        if run.content_hash() != paths.parse_run(name)[1]:
+            raise Corrupt(f"run {name} does not have the content that its name says")
+    _check_ranges(name, run)
     return run
+
+
+def _check_ranges(name: str, run: Run) -> None:
+    """Ranges do not overlap, and each file is the one of its id: columns that a run's own hash does not cover."""
+    before = b""
+    for row, low, high in zip(run.table.to_pylist(), run.min_keys, run.max_keys, strict=True):
+        file = paths.parse_table(row["file"])
+        if (file.kind, file.unique, file.size_bytes) != ("g", row["id"].hex(), row["size_bytes"]):
+            raise Corrupt(f"run {name}: file {row['file']} is not that of range {row['id'].hex()}")
+        if not before < low <= high or not 0 <= row["tombstones"] <= row["count"] or not row["count"]:
+            raise Corrupt(f"run {name}: the range up to {high!r} overlaps another, or its counts cannot be")
+        before = high
 
 
 def _encode_table(
@@ -183,8 +202,7 @@ def _encode_table(
     return data, table.digest_of(data)
 
 
-def _encode_range(rows: pa.Table, generation: int) -> tuple[dict[str, Any], bytes]:
-    content = records.content_hash(rows)
+def _encode_range(rows: pa.Table, generation: int, content: bytes) -> tuple[dict[str, Any], bytes]:
     data, digest = _encode_table(rows, "range", {})
     file = paths.TableFile("g", generation, content.hex(), len(data), digest)
     keys = rows["key"]

@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 
 from lsmfs import paths
 from lsmfs.lsm import records
+from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.build import changes
 from lsmfs.lsm.run import EMPTY_RUN, Run
 from lsmfs.lsm.table import OpenTable, Probe
 from lsmfs.lsm.tables import Tables
 from lsmfs.model import Entry
-from refstore.errors import Error, NotFound
+from refstore.errors import Corrupt, Error, NotFound
 from refstore.records import Branch, RunId, TableId
 
 Layer = OpenTable | Run
@@ -45,6 +46,15 @@ async def load_layer(tables: Tables, name: str) -> Layer:
         return await (tables.load_run(RunId(name)) if paths.is_run(name) else tables.load(name))
     except NotFound as error:
         raise LayerGone(f"layer {name} is gone") from error
+
+
+async def check_moved(branches: BranchReader, seen: Branch, gone: LayerGone) -> None:
+    """A missing layer is legal only if the branch has moved since it was read; if not, `Corrupt`."""
+    now = await branches.read(seen.name)
+    if now.incarnation == seen.incarnation and now.version == seen.version:
+        raise Corrupt(
+            f"branch {seen.name!r} at version {seen.version}: {gone}, though the branch refers to it"
+        ) from gone
 
 
 class View:

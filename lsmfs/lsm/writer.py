@@ -1,11 +1,11 @@
 """The async write client: group commit onto one branch.
 
 Flow of a put:
-1. It joins the open batch and waits for the batch's one future.
+1. It joins the open batch and waits for it.
 2. When no flush is under way (or the batch is heavy and few are), the batch closes: a flush begins.
 3. Conditions, if any, are decided on the view at one version. Refused operations leave the batch.
 4. The batch becomes a Table and is uploaded. Several uploads may be under way.
-5. In the order of the batches, the table's id is appended to the branch. Only then is the future done.
+5. In the order of the batches, the table's id is appended to the branch. Only then are its puts done.
 
 An append whose answer is lost is repeated under the same sequence number, so it is done once. If it stays unknown past
 the deadline, the writer settles it (`Retire`): either it was done, or it never will be. Only then does it go on, so
@@ -17,6 +17,7 @@ been uploaded for a view that was gone before it could be appended.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TypeAlias
@@ -30,11 +31,12 @@ from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.build import Shape, write_run
 from lsmfs.lsm.memstore import Batch, Condition, Operation, rows_of
 from lsmfs.lsm.tables import Tables
-from lsmfs.lsm.view import View
+from lsmfs.lsm.view import LayerGone, View, check_moved
 from lsmfs.model import Entry, check_entry, key_of
 from lsmfs.settings import WriterSettings
 from refstore.errors import (
     BranchReplaced,
+    Corrupt,
     Error,
     GenerationStale,
     Invalid,
@@ -83,12 +85,11 @@ class Writer:
         self._tail: asyncio.Future[None] | None = None  # done when the newest closed batch has been appended or failed
         self._scheduled = False
         self._buffered = 0
-        self._room = asyncio.Event()
-        self._room.set()
+        self._queue: deque[asyncio.Future[None]] = deque()  # who waits for room, in the order of arrival
         self._closed = False
         self._life: Branch | None = None  # the branch as this life opened it
         self._id = WriterId("")  # of this life
-        self._session = ""  # the id of the first life: one for all layers of this writer
+        self.session = ""  # the id of the first life: one for all layers of this writer
         self._seq = 0
         self._unsettled = False  # whether append seq+1 may have been sent without a definite answer
         self._uploads = 0
@@ -107,11 +108,14 @@ class Writer:
         """Write an entry; returns when it is durable and visible. With `expected` (ABSENT, or the etag that must be
         there), exactly one of any number of racers wins and the others get `Conflict`."""
         check_entry(entry)
-        await self._write(key_of(key), entry, expected)
+        if self._queue or self._buffered > self._settings.buffer_bytes_max:
+            await self._has_room()
+        await self._join(key_of(key), entry, expected)
 
     async def delete(self, key: str | bytes, expected: str | None = None) -> None:
         """Remove a key; no error if it is not there, unless an etag is expected."""
-        await self._write(key_of(key), None, expected)
+        await self._has_room()
+        await self._join(key_of(key), None, expected)
 
     async def stage(self, table: pa.Table) -> None:
         """Write all rows of an Arrow table (see `records` for its columns) as one atomic unit."""
@@ -128,6 +132,10 @@ class Writer:
 
     async def stage_prepared(self, name: str) -> None:
         """Append a Table or Run that is stored already, after verifying it, as one atomic unit."""
+        try:
+            paths.generation_of(name)
+        except Corrupt:
+            raise Invalid(f"{name!r} is no layer that `prepare` made") from None
         if paths.is_run(name):
             await self._tables.load_run(RunId(name))
         else:
@@ -145,19 +153,18 @@ class Writer:
         while self._batch is not None or self._flushes:
             await self.flush()
 
-    async def _write(self, key: bytes, entry: Entry | None, expected: str | Absent | None) -> None:
-        if self._buffered > self._settings.buffer_bytes_max:
-            await self._has_room()
+    def _join(self, key: bytes, entry: Entry | None, expected: str | Absent | None) -> "asyncio.Future[None]":
+        """Add the operation to the open batch; what its caller waits for."""
         batch = self._open_batch()
         self._buffered += batch.add(key, entry)
         if expected is None:
+            waiter = batch.waiter()
+        else:
+            waiter = asyncio.get_running_loop().create_future()
+            batch.conditions.append(Condition(len(batch.operations) - 1, expected, waiter))
+        if not self._scheduled:
             self._schedule()
-            await asyncio.shield(batch.done)
-            return
-        condition = Condition(len(batch.operations) - 1, expected, asyncio.get_running_loop().create_future())
-        batch.conditions.append(condition)
-        self._schedule()
-        await asyncio.shield(condition.done)
+        return waiter
 
     async def _write_unit(self, unit: "pa.Table | str", weight: int) -> None:
         await self._has_room()
@@ -165,19 +172,35 @@ class Writer:
         batch = self._open_batch()
         batch.unit, batch.weight = unit, weight
         self._buffered += weight
+        waiter = batch.waiter()
         self._close_batch()
-        await asyncio.shield(batch.done)
+        await waiter
 
     async def _has_room(self) -> None:
-        while self._buffered > self._settings.buffer_bytes_max:
-            self._room.clear()
-            await self._room.wait()
+        """Wait for room, first come, first served: who comes while others wait does not overtake them."""
+        if not self._queue and self._buffered <= self._settings.buffer_bytes_max:
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            await turn
+        finally:
+            self._queue.remove(turn)
+            # Whoever is next may go as soon as this operation has joined its batch.
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Let the first in the queue go, if there is room."""
+        if self._queue and self._buffered <= self._settings.buffer_bytes_max and not self._queue[0].done():
+            self._queue[0].set_result(None)
 
     def _open_batch(self) -> Batch:
         if self._closed:
             raise Invalid(f"the writer to branch {self._name!r} is closed: open another one")
+        if self._life is None:
+            raise Invalid("a writer is opened before it is used: async with repository.writer(...) as writer")
         if self._batch is None:
-            self._batch = Batch(asyncio.get_running_loop().create_future())
+            self._batch = Batch()
         return self._batch
 
     def _schedule(self) -> None:
@@ -225,29 +248,46 @@ class Writer:
             if not isinstance(error, Error):
                 raise
         finally:
-            after.set_result(None)
+            _follow(before, after)
             self._buffered -= weight
-            self._room.set()
+            self._serve()
 
     async def _flush_conditional(self, batch: Batch) -> None:
         """Decide, upload, append if the view is still the one decided on; else decide again."""
         deadline = self._clock.monotonic() + self._settings.deadline_seconds
+        attempt = 0
         while True:
-            view = await self._view()
+            try:
+                refusals = await self._attempt_conditional(batch)
+                break
+            except OutcomeUnknown:
+                raise
+            except (ViewChanged, LayerGone, Unavailable) as error:
+                if self._clock.monotonic() > deadline:
+                    raise
+                if isinstance(error, Unavailable):  # the others say that somebody else has made progress
+                    attempt += 1
+                    await self._back_off(attempt)
+        for condition, refusal in zip(batch.conditions, refusals, strict=True):
+            if refusal is not None and not condition.done.done():
+                condition.done.set_exception(refusal)
+                condition.done.exception()
+
+    async def _attempt_conditional(self, batch: Batch) -> list[Error | None]:
+        """Do what may be done on the view of now; for each condition why its operation may not."""
+        view = await self._view()
+        try:
             operations, refusals = await _decide(batch, view)
-            if operations:
-                name = await self._upload(operations, view.branch.view)
-                try:
-                    await self._append(name, operations, view.branch.view)
-                except ViewChanged:
-                    if self._clock.monotonic() > deadline:
-                        raise
-                    continue
-            for condition, refusal in zip(batch.conditions, refusals, strict=True):
-                if refusal is not None and not condition.done.done():
-                    condition.done.set_exception(refusal)
-                    condition.done.exception()
-            return
+        except LayerGone as gone:
+            await check_moved(self._branches, view.branch, gone)
+            raise
+        if operations:
+            name = await self._upload(operations, view.branch.view)
+            await self._append(name, operations, view.branch.view)
+        return refusals
+
+    async def _back_off(self, attempt: int) -> None:
+        await asyncio.sleep(min(BACKOFF_MAX, BACKOFF_MIN * 2**attempt) * (0.5 + self._clock.jitter() / 2))
 
     async def _upload(self, source: Source, expected_view: int | None = None) -> TableId:
         """Store a layer; its name."""
@@ -269,7 +309,7 @@ class Writer:
             "lsmfs.repository": self._tables.repository,
             "lsmfs.branch": self._name,
             "lsmfs.incarnation": self._life.incarnation,
-            "lsmfs.writer": self._session,
+            "lsmfs.writer": self.session,
             "lsmfs.number": str(self._uploads),
             "lsmfs.seen": str(self._seen),
             "lsmfs.expected_view": "" if expected_view is None else str(expected_view),
@@ -286,25 +326,26 @@ class Writer:
             try:
                 await self._append_once(name, expected_view)
                 return
-            except (Unavailable, LayersFull):
+            except (Unavailable, LayersFull) as error:
                 if self._clock.monotonic() > deadline:
-                    if self._unsettled and await self._settle(deadline + self._settings.deadline_seconds):
+                    if not self._unsettled:
+                        raise
+                    if await self._settle(deadline + self._settings.deadline_seconds):
                         return
-                    raise
+                    raise Unavailable(f"append to branch {self._name!r} was not done in time: {error}") from None
             except WriterUnknown as error:
-                lost = self._unsettled
-                await self._begin_life()
-                if lost:
+                if self._unsettled:  # it stays so: the next append settles it, and begins a new life
                     raise OutcomeUnknown(f"append to branch {self._name!r}: its answer was lost, and {error}") from None
                 if self._clock.monotonic() > deadline:
                     raise
+                await self._begin_life()
             except GenerationStale:
                 if isinstance(source, str):
                     raise
                 await self._begin_life()
                 name = await self._upload(source, expected_view)
             attempt += 1
-            await asyncio.sleep(min(BACKOFF_MAX, BACKOFF_MIN * 2**attempt) * (0.5 + self._clock.jitter() / 2))
+            await self._back_off(attempt)
 
     async def _append_once(self, name: TableId, expected_view: int | None) -> None:
         """Ask for append seq+1. While no definite answer has come, it is unsettled, also if this task is cancelled."""
@@ -359,7 +400,7 @@ class Writer:
             raise BranchReplaced(f"branch {self._name!r} was deleted and created again: open a new writer")
         self._life, self._id, self._seq = branch, WriterId(self._clock.new_id()), 0
         self._unsettled, self._seen = False, branch.version
-        self._session = self._session or self._id
+        self.session = self.session or self._id
 
 
 async def _decide(batch: Batch, view: View) -> tuple[list[Operation], list[Error | None]]:
@@ -391,7 +432,7 @@ def _conform(table: pa.Table) -> pa.Table:
 
 
 def _finish(batch: Batch, error: Exception | None) -> None:
-    for future in (batch.done, *(condition.done for condition in batch.conditions)):
+    for future in (*batch.waiters, *(condition.done for condition in batch.conditions)):
         if future.done():
             continue
         if error is None:
@@ -403,6 +444,14 @@ def _finish(batch: Batch, error: Exception | None) -> None:
 
 def _interrupted(error: BaseException) -> Exception:
     return OutcomeUnknown(f"the flush was interrupted: {error!r}")
+
+
+def _follow(before: "asyncio.Future[None] | None", after: "asyncio.Future[None]") -> None:
+    """`after` is done now, but not before `before` is: a batch that fails lets no later one overtake an earlier one."""
+    if before is None or before.done():
+        after.set_result(None)
+    else:
+        before.add_done_callback(lambda _: after.set_result(None))
 
 
 async def _wait(before: "asyncio.Future[None] | None") -> None:

@@ -58,6 +58,9 @@ _SIGNS: Final[dict[str, type[Error]]] = {
     "<Code>ExpiredToken</Code>": Denied,  # so this
     "InvalidRangeRequest": Invalid,  # Azure answers a span that begins at the object's end with an empty success
 }
+_ADVICE: Final[dict[type[Error], str]] = {
+    Denied: "the credentials are missing, wrong or may not do this; check them and the bucket's policy: ",
+}
 _NEVER_SENT = ("tcp connect error", "dns error", "token request")
 _TEXT_MAX = 300  # the rest is obstore's debugging output
 
@@ -76,7 +79,8 @@ def translated(what: str, *, writes: bool = False) -> Iterator[None]:
     except FileNotFoundError as error:
         raise NotFound(f"{what}: not found") from error
     except (exceptions.BaseError, ValueError, OSError) as error:
-        raise _category(error, writes)(f"{what}: {_first_line(error)}") from error
+        category = _category(error, writes)
+        raise category(f"{what}: {_ADVICE.get(category, '')}{_first_line(error)}") from error
 
 
 def _category(error: Exception, writes: bool) -> type[Error]:
@@ -94,4 +98,4 @@ def _category(error: Exception, writes: bool) -> type[Error]:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0][:_TEXT_MAX]
+    return str(error).split("\n", 1)[0].split(": <?xml", 1)[0][:_TEXT_MAX]

@@ -11,7 +11,7 @@ import msgspec
 from lsmfs import paths
 from lsmfs.objectstore.content import put_content
 from lsmfs.objectstore.store import ObjectStore
-from refstore.errors import Corrupt
+from refstore.errors import Corrupt, Invalid
 from refstore.records import CommitId, RunId
 
 COMMITS_KEPT = 4096  # a commit is about 500 bytes
@@ -43,6 +43,16 @@ class Commit(msgspec.Struct, frozen=True):
         return CommitId(hashlib.sha256(content).hexdigest())
 
 
+def check_words(message: str, committer: str, metadata: dict[str, str]) -> None:
+    """`Invalid` if a commit with these words could not be read back."""
+    commit = Commit((), RunId(""), message, committer, 0, 0, metadata)
+    try:
+        if msgspec.json.decode(msgspec.json.encode(commit), type=Commit) != commit:
+            raise Invalid("a commit's metadata maps text to text")
+    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+        raise Invalid(f"a commit's message, committer and metadata are text: {error}") from None
+
+
 class Commits:
     """The commits of one repository."""
 
@@ -64,7 +74,7 @@ class Commits:
         data = await self._store.get(paths.commit_path(self._repository, identity))
         try:
             commit: Any = msgspec.json.decode(data, type=Commit)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Corrupt(f"commit {identity} cannot be read: {error}") from None
         if commit.id != identity:
             raise Corrupt(f"commit {identity} does not have the content that its name says")

@@ -23,7 +23,7 @@ from lsmfs.lsm.run import Run
 from lsmfs.lsm.tables import Tables
 from lsmfs.lsm.view import stack
 from lsmfs.settings import Settings
-from lsmfs.tree.commits import Commit, Commits
+from lsmfs.tree.commits import Commit, Commits, check_words
 from refstore.errors import BranchReplaced, Conflict, Corrupt, LayersFull, NoChanges, NotFound, Unavailable
 from refstore.records import Advance, Branch, BranchChange, CommitId, RunId, Seal, SealLayers
 from refstore.refs import Refs
@@ -55,6 +55,7 @@ class Committer:
     async def commit(
         self, name: str, message: str, committer: str, metadata: dict[str, str], allow_empty: bool = False
     ) -> Committed:
+        check_words(message, committer, metadata)
         branch = await self._seal(name)
         if not branch.sealed and not allow_empty:
             raise NoChanges(f"no changes: branch {name!r} has nothing to commit")

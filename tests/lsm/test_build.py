@@ -13,6 +13,7 @@ from lsmfs.lsm.tables import Tables
 from lsmfs.model import Entry
 from lsmfs.objectstore.counting import CountingStore
 from lsmfs.objectstore.memory import MemoryStore
+from lsmfs.objectstore.store import ANYTHING, Body, Precondition, Tag
 from refstore.errors import Unavailable
 from tests.aio import aio
 from tests.lsm.support import SHAPE, entry, keys, memory_tables, rows_of, run_content
@@ -21,9 +22,7 @@ Content = dict[bytes, Entry | None]
 
 KEYS = st.one_of(
     st.integers(0, 300).map(lambda n: f"k{n:05}".encode()),
-    st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=20).map(
-        str.encode
-    ),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20).map(str.encode),
 )
 ENTRIES = st.integers(0, 5).map(entry)
 LAYERS = st.lists(
@@ -139,8 +138,9 @@ async def test_keys_beyond_a_last_range_closed_by_its_hash_begin_a_new_one_witho
     closed = next(n for n in range(999, 0, -1) if boundary.ends_after(keys([n])[0], 16))
     run = await built(tables, list(range(closed + 1)), shape)
     layer = await tables.save_table(rows_of({b"z": entry(1)}), 0, "u", {})
+    before = store.calls("get")
     changed = await apply_layers(tables, run, [layer], 0, shape, True)
-    assert store.calls("get") == 1
+    assert store.calls("get") - before == 1
     assert changed.files[:-1] == run.files
 
 
@@ -171,12 +171,12 @@ async def test_a_failed_upload_fails_the_build_with_that_error_and_leaves_no_tas
     class Failing(MemoryStore):
         puts = 0
 
-        async def put(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
+        async def put(self, name: str, body: Body, expected: Precondition = ANYTHING) -> Tag:
             self.puts += 1
             await asyncio.sleep(0)
             if self.puts > 6:
                 raise Unavailable("full")
-            return await super().put(*args, **kwargs)  # type: ignore[arg-type]
+            return await super().put(name, body, expected)
 
     tables = memory_tables(Failing())
     with pytest.raises(Unavailable, match="full"):

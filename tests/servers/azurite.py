@@ -61,10 +61,22 @@ def azurite_server() -> Iterator[BucketAddress]:
             yield address
 
 
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lsmfs-test" / f"azurite-{VERSION}"
+
+
+def installed_program() -> Path:
+    """Where the program is, or would be."""
+    return cache_folder() / "node_modules" / ".bin" / "azurite-blob"
+
+
+def is_installed() -> bool:
+    return shutil.which("azurite-blob") is not None or installed_program().exists()
+
+
 def install() -> str | None:
     """The program in the cache directory, put there first if npm can; None if not. Safe for several at once."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lsmfs-test" / f"azurite-{VERSION}"
-    program = cache / "node_modules" / ".bin" / "azurite-blob"
+    cache, program = cache_folder(), installed_program()
     if program.exists():
         return str(program)
     npm = shutil.which("npm")

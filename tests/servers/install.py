@@ -11,12 +11,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.servers import dynamodb
+from tests.servers import azurite, dynamodb
 
 PROGRAMS = {  # program: (Debian package, what is skipped without it)
     "redis-server": ("redis-server", "the Redis tests"),
     "java": ("default-jre-headless", "the DynamoDB and Spark tests"),
     "mvn": ("maven", "the DynamoDB tests, if its jars are not there yet"),
+    "npm": ("npm", "the Azure tests, if Azurite is not there yet"),
 }
 APT_SECONDS_MAX = 600
 MAVEN_SECONDS_MAX = 600
@@ -32,10 +33,17 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 def main() -> None:
     for program, (package, skipped) in PROGRAMS.items():
-        if shutil.which(program) is None and not (program == "mvn" and has_jars()):
+        if shutil.which(program) is None and not is_needless(program):
             say(f"{program}: {install_package(package, program) or f'missing, {skipped} will be skipped'}")
     if not has_jars():
         say(f"DynamoDB Local: {fetch_jars() or 'no jars, the DynamoDB tests will be skipped'}")
+    if not azurite.is_installed():
+        say(f"Azurite: {azurite.install() or 'missing, the Azure tests will be skipped'}")
+
+
+def is_needless(program: str) -> bool:
+    """Whether what the program would fetch is there already."""
+    return (program == "mvn" and has_jars()) or (program == "npm" and azurite.is_installed())
 
 
 def say(line: str) -> None:

@@ -25,7 +25,6 @@ Actor = Callable[[World, Client], Awaitable[None]]
 
 KEYS = [f"{folder}/{number}".encode() for folder in "ab" for number in range(5)]
 SWAPPED_KEYS = [b"c/0", b"c/1"]  # written under a condition only: a chain of values, each expecting the one before
-OPERATIONS_PER_WRITER = 8
 GARBAGE_AGE = 2  # generations
 
 
@@ -34,7 +33,8 @@ async def writer(world: World, client: Client) -> None:
     while True:
         try:
             async with client.repository.writer(BRANCH) as opened:
-                tasks = [asyncio.ensure_future(_write(world, opened, n)) for n in range(OPERATIONS_PER_WRITER)]
+                count = world.weather.profile.operations
+                tasks = [asyncio.ensure_future(_write(world, opened, number)) for number in range(count)]
                 await asyncio.gather(*tasks)
         except Unavailable:
             pass
@@ -43,7 +43,7 @@ async def writer(world: World, client: Client) -> None:
 
 async def _write(world: World, opened: Writer, number: int) -> None:
     rng = world.rng
-    await asyncio.sleep(rng.random() * 2.0)
+    await asyncio.sleep(rng.random() * world.weather.profile.spread_seconds)
     kind = rng.choices(["put", "delete", "swap", "unit"], weights=(6, 3, 3, 1))[0]
     try:
         if kind == "unit":

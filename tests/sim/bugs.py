@@ -13,7 +13,7 @@ import pytest
 
 from compactor import executor
 from lsmfs import paths
-from lsmfs.lsm import boundary, build, view
+from lsmfs.lsm import boundary, build, view, writer
 from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.run import EMPTY_RUN, Run
 from lsmfs.lsm.tables import Tables
@@ -152,6 +152,11 @@ def unknown_appends_are_not_settled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Writer, "_settle", forget)
 
 
+def failed_uploads_let_later_batches_overtake(patch: pytest.MonkeyPatch) -> None:
+    """They append under the same sequence number as an earlier batch, and one of the two is lost."""
+    patch.setattr(writer, "_follow", lambda before, after: after.set_result(None))
+
+
 def dropped_writers_raise_no_fence(patch: pytest.MonkeyPatch) -> None:
     """A late copy of a dropped writer's first append begins a second life."""
     strict = refs._remember
@@ -240,6 +245,7 @@ BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     dropped_writers_append_again: "crowded",
     dropped_writers_raise_no_fence: "crowded",
     unknown_appends_are_not_settled: "timeouts",
+    failed_uploads_let_later_batches_overtake: "bursts",
     writes_are_acknowledged_early: "mixed",
     reads_use_a_cached_branch: "mixed",
     reads_join_the_lookup_already_sent: "stalls",

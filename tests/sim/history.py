@@ -31,7 +31,7 @@ from tests.sim.actors import Actor, actors_of, put
 from tests.sim.truth import BRANCH, REPOSITORY, Violation
 from tests.sim.world import LATE_SECONDS_MAX, PROFILES, SETTINGS, STALL_SECONDS_MAX, Client, Profile, World
 
-STORM_SECONDS = 8.0
+STORM_SECONDS = 6.0
 PROGRESS_SECONDS_MAX = 120.0  # of virtual time in perfect weather: thousands of calls
 COMMITS_REBUILT = 4
 

@@ -49,6 +49,9 @@ class Profile:
     lost: tuple[str, ...] = ("", "stall")
     """How long it takes until a lost answer is noticed."""
     writers: int = 3
+    operations: int = 8
+    """Of a writer before it closes, all under way at once, begun within `spread_seconds`."""
+    spread_seconds: float = 2.0
     readers: int = 2
     l1_tables_max: int = 10
     seals_max: int = 2
@@ -60,6 +63,9 @@ PROFILES = {
     "stormy": Profile(faulty=0.2, writers_max=2),
     "crowded": Profile(faulty=0.25, kinds=("after", "twice"), lost=("delay",), writers=6, readers=0, writers_max=1),
     "timeouts": Profile(faulty=0.15, kinds=("after", "twice", "stall"), lost=("stall",), writers=4, readers=1),
+    "bursts": Profile(
+        faulty=0.4, kinds=("before", "delay"), writers=2, operations=30, spread_seconds=0.3, readers=0, l1_tables_max=40
+    ),
     "stalls": Profile(faulty=0.2, kinds=("delay", "stall"), readers=5, l1_tables_max=6),
 }
 
