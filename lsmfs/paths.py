@@ -75,5 +75,9 @@ def commit_path(repository: str, commit: CommitId) -> str:
     return f"{repository}/commits/{commit}.json"
 
 
+def parse_commit_path(repository: str, path: str) -> CommitId:
+    return CommitId(path.removeprefix(f"{repository}/commits/").removesuffix(".json"))
+
+
 def data_path(repository: str, unique: str) -> str:
     return f"{repository}/data/{unique}"

@@ -20,18 +20,26 @@ import pyarrow as pa
 from lsmfs.clock import Clock, SystemClock
 from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.cache import DiskCache
-from lsmfs.lsm.listing import PAGE_MAX, Page, list_page
+from lsmfs.lsm.listing import PAGE_MAX, Page, beyond, list_page
 from lsmfs.lsm.run import EMPTY_RUN, Run
 from lsmfs.lsm.tables import Tables
-from lsmfs.lsm.view import LayerGone, View, check_moved
+from lsmfs.lsm.view import LayerGone, View, check_moved, commit_as_branch, layer_names
 from lsmfs.lsm.writer import Writer
 from lsmfs.model import Entry, check_branch_name, check_repository_name, key_of
 from lsmfs.objectstore.store import ObjectStore
+from lsmfs.paths import is_run
 from lsmfs.settings import Settings
+from lsmfs.tree.changer import BranchChanger
 from lsmfs.tree.commits import Commit, Commits
 from lsmfs.tree.committer import Committed, Committer
-from refstore.errors import AlreadyExists, Conflict, Corrupt, Invalid, NotFound
-from refstore.records import Branch, CommitId, Create
+from lsmfs.tree.diff import Difference, diff_layers, differences
+from lsmfs.tree.diff import diff as diff_runs
+from lsmfs.tree.merge import Strategy
+from lsmfs.tree.merger import Merger, Words
+from lsmfs.tree.revision import is_commit_id, one_commit, parse_revision, walk_back
+from lsmfs.tree.tags import Tags
+from refstore.errors import AlreadyExists, BranchReplaced, Conflict, Corrupt, Denied, Invalid, NotFound
+from refstore.records import Branch, CommitId, Create, Delete, RunId
 from refstore.refs import Refs
 from refstore.store import ABSENT, Store
 
@@ -72,6 +80,7 @@ class Repository:
         self.tables = Tables(store, self.name, disk, self._executor, threads)
         self.commits = Commits(store, self.name)
         self.branches = BranchReader(refs, self.name)
+        self.tags = Tags(refs, self.name)
         self._views: OrderedDict[str, View] = OrderedDict()
 
     @staticmethod
@@ -148,7 +157,7 @@ class Repository:
             self.tables,
             self.refs,
             self.branches,
-            lambda: self.view(branch),
+            lambda: self._branch_view(branch),
             branch,
             self.clock,
             self.settings.writer,
@@ -156,8 +165,18 @@ class Repository:
             actor,
         )
 
-    async def view(self, branch: str) -> View:
-        """What the branch shows now: every write acknowledged before this call is in it."""
+    async def view(self, ref: str) -> View:
+        """What a branch shows now, every write acknowledged before this call included; or what a commit holds."""
+        revision = parse_revision(ref)
+        if revision.is_plain and not is_commit_id(ref):
+            try:
+                return await self._branch_view(ref)
+            except NotFound:
+                pass  # it is no branch
+        branch = commit_as_branch(await self.resolve(ref))
+        return View(self.tables, branch, [], await self._base(branch))
+
+    async def _branch_view(self, branch: str) -> View:
         for _ in range(VIEW_TRIES_MAX):
             record = await self.branches.read(branch)
             known = self._views.get(branch)
@@ -178,47 +197,47 @@ class Repository:
         while len(self._views) > VIEWS_MAX:
             self._views.popitem(last=False)
 
-    async def get(self, branch: str, path: str | bytes) -> Entry:
-        """The entry at the path; `NotFound`."""
+    async def get(self, ref: str, path: str | bytes) -> Entry:
+        """The entry at the path, on a branch or at any revision; `NotFound`."""
         key = key_of(path)
         while True:
-            view = await self.view(branch)
+            view = await self.view(ref)
             try:
                 entry = await view.get(key)
             except LayerGone as gone:
                 await check_moved(self.branches, view.branch, gone)
                 continue
             if entry is None:
-                raise NotFound(f"{key.decode()!r} does not exist on branch {branch!r}")
+                raise NotFound(f"{key.decode()!r} does not exist on {ref!r}")
             return entry
 
-    async def get_many(self, branch: str, paths: Iterable[str | bytes]) -> dict[bytes, Entry]:
+    async def get_many(self, ref: str, paths: Iterable[str | bytes]) -> dict[bytes, Entry]:
         """The entries of those paths that exist, all at one version."""
         keys = [key_of(path) for path in paths]
         while True:
-            view = await self.view(branch)
+            view = await self.view(ref)
             try:
                 return await view.get_many(keys)
             except LayerGone as gone:
                 await check_moved(self.branches, view.branch, gone)
 
     async def list(
-        self, branch: str, prefix: str = "", delimiter: str = "", after: str = "", limit: int = PAGE_MAX
+        self, ref: str, prefix: str = "", delimiter: str = "", after: str = "", limit: int = PAGE_MAX
     ) -> Page:
         """A page of entries and common prefixes in byte order of the path."""
         while True:
-            view = await self.view(branch)
+            view = await self.view(ref)
             try:
                 return await list_page(view, _utf8(prefix), _utf8(delimiter), _utf8(after), limit)
             except LayerGone as gone:
                 await check_moved(self.branches, view.branch, gone)
 
-    async def scan(self, branch: str, prefix: str = "", after: str = "") -> AsyncIterator[pa.Table]:
+    async def scan(self, ref: str, prefix: str = "", after: str = "") -> AsyncIterator[pa.Table]:
         """Every live record as Arrow tables in key order. If the branch moves on and layers go, it goes on from the
         last key with what the branch shows then."""
         start = _utf8(after) + b"\0" if after else b""
         while True:
-            view = await self.view(branch)
+            view = await self.view(ref)
             try:
                 async for rows in view.scan(_utf8(prefix), start):
                     yield rows
@@ -240,23 +259,109 @@ class Repository:
         work = Committer(self.tables, self.commits, self.refs, self.branches, self.clock, self.settings)
         return await work.commit(branch, message, committer, metadata or {}, allow_empty)
 
-    async def log(self, branch: str, limit: int = 100) -> AsyncIterator[tuple[CommitId, Commit]]:
+    async def resolve(self, ref: str) -> CommitId:
+        """The commit that a revision names: of a branch its newest one, without what is staged."""
+        revision = parse_revision(ref)
+        start = await self._named(revision.name)
+        return await walk_back(revision, start, self._parents)
+
+    async def _named(self, name: str) -> CommitId:
+        if is_commit_id(name):
+            await self.commits.load(CommitId(name))
+            return CommitId(name)
+        try:
+            return (await self.branches.read(name)).base_commit
+        except NotFound:
+            tag = await self.tags.find(name)
+        return tag or one_commit(name, await self.commits.beginning_with(name))
+
+    async def _parents(self, commit: CommitId) -> tuple[CommitId, ...]:
+        return (await self.commits.load(commit)).parents
+
+    async def log(self, ref: str, limit: int = 100) -> AsyncIterator[tuple[CommitId, Commit]]:
         """Commits from the newest, by first parent."""
-        identity = (await self.branches.read(branch)).base_commit
+        identity = await self.resolve(ref)
         for _ in range(limit):
             try:
                 commit = await self.commits.load(identity)
             except NotFound as error:
-                raise Corrupt(f"commit {identity} is gone, though branch {branch!r} descends from it") from error
+                raise Corrupt(f"commit {identity} is gone, though {ref!r} descends from it") from error
             yield identity, commit
             if not commit.parents:
                 return
             identity = commit.parents[0]
 
+    async def create_branch(self, name: str, ref: str) -> Branch:
+        """A new branch at the commit that the revision names; in constant time, whatever is in it. `AlreadyExists`."""
+        check_branch_name(name)
+        base = await self.resolve(ref)
+        floor = (await self.branches.read(self.record.default_branch)).floor
+        create = Create(incarnation=self.clock.new_id(), base_commit=base, floor=floor)
+        return await self._changer().change(name, create)
+
+    def list_branches(self, prefix: str = "", after: str = "") -> AsyncIterator[Branch]:
+        """Branches in ascending order of their names."""
+        return self.refs.branches(self.name, after, prefix)
+
+    async def delete_branch(self, name: str) -> None:
+        """End the branch, with what is staged on it; `NotFound`, `Denied` for the default branch."""
+        if name == self.record.default_branch:
+            raise Denied(f"{name!r} is the default branch of repository {self.name!r}: it cannot be deleted")
+        branch = await self.branches.read(check_branch_name(name))
+        try:
+            await self._changer().change(name, Delete(incarnation=branch.incarnation))
+        except (NotFound, BranchReplaced):
+            return  # by us, if an answer was lost, or by somebody else meanwhile
+        finally:
+            self._views.pop(name, None)
+
+    async def diff(self, left: str, right: str, prefix: str = "") -> AsyncIterator[Difference]:
+        """What differs between two revisions, in order of the path; of a branch its newest commit counts."""
+        runs = [await self._run(await self.resolve(ref)) for ref in (left, right)]
+        start = _utf8(prefix)
+        async for pair in diff_runs(self.tables, runs[0], runs[1], start, beyond(start)):
+            for difference in differences(*pair):
+                yield difference
+
+    async def diff_uncommitted(self, branch: str, prefix: str = "") -> AsyncIterator[Difference]:
+        """What is staged on a branch and differs from its newest commit."""
+        view, start = await self._branch_view(branch), _utf8(prefix)
+        names = layer_names(view.branch)
+        layers = [await self.tables.load_run(RunId(name)) if is_run(name) else name for name in names]
+        async for pair in diff_layers(self.tables, view.base, layers, self.settings.shape, start):
+            for difference in differences(*pair):
+                if not difference.key.startswith(start):
+                    return
+                yield difference
+
+    async def merge(
+        self,
+        source: str,
+        branch: str,
+        message: str = "",
+        committer: str = "",
+        metadata: dict[str, str] | None = None,
+        strategy: str | dict[str, str] | None = None,
+        squash: bool = False,
+    ) -> tuple[CommitId, Commit]:
+        """Merge what a revision has into a branch. `strategy` decides conflicts: "source-wins" or "dest-wins", or one
+        of them for each prefix. `MergeConflict`, `DirtyBranch`, `NoChanges`."""
+        if source == check_branch_name(branch):
+            raise Invalid(f"{branch!r} cannot be merged into itself")
+        words = Words(message or f"Merge {source!r} into {branch!r}", committer, metadata or {})
+        rules = Strategy({"": strategy} if isinstance(strategy, str) else strategy)
+        work = Merger(self.tables, self.commits, self.refs, self.branches, self.clock, self.settings)
+        return await work.merge(await self.resolve(source), branch, words, rules, squash)
+
+    def _changer(self) -> BranchChanger:
+        return BranchChanger(self.tables, self.commits, self.refs, self.branches, self.clock, self.settings)
+
+    async def _run(self, commit: CommitId) -> Run:
+        return await self.tables.load_run((await self.commits.load(commit)).metarange)
+
     async def _base(self, branch: Branch) -> Run:
         try:
-            commit = await self.commits.load(branch.base_commit)
-            return await self.tables.load_run(commit.metarange)
+            return await self._run(branch.base_commit)
         except NotFound as error:
             raise LayerGone(str(error)) from error
 

@@ -10,7 +10,8 @@
     │   ├── GenerationStale  the object was made before the garbage floor: make it again
     │   └── LayersFull       too many tables or seals: wait for the compactor or a commit
     ├── Invalid         the request cannot be right: correct it
-    │   └── NoChanges        there is nothing to commit
+    │   ├── NoChanges        there is nothing to commit or merge
+    │   └── DirtyBranch      it has changes that are not committed: commit or reset them first
     ├── Denied          not allowed: ask for the right
     ├── Unavailable     it could not be done now: try again
     │   └── OutcomeUnknown   it may or may not have been done: look, then decide
@@ -61,7 +62,11 @@ class Invalid(Error):
 
 
 class NoChanges(Invalid):
-    """A commit would record nothing."""
+    """A commit or merge would record nothing."""
+
+
+class DirtyBranch(Invalid):
+    """The branch has changes that are not committed."""
 
 
 class Denied(Error):

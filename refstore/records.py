@@ -109,6 +109,15 @@ class Advance(Change, frozen=True, tag="advance"):
     generation: int
 
 
+class Move(Change, frozen=True, tag="move"):
+    """A merge: the base of a branch with nothing staged becomes another commit, and readers see it."""
+
+    old: CommitId
+    new: CommitId
+    expected_view: int
+    generation: int
+
+
 class Retire(Change, frozen=True, tag="retire"):
     """A writer that lost the answer to append `seq` settles it: either it was done, or it never will be."""
 
@@ -126,7 +135,7 @@ class Delete(Change, frozen=True, tag="delete"):
     """The branch name's life ends."""
 
 
-BranchChange = Create | Append | Replace | SealLayers | Advance | Retire | RaiseFloor | Delete
+BranchChange = Create | Append | Replace | SealLayers | Advance | Move | Retire | RaiseFloor | Delete
 
 
 class Event(msgspec.Struct, frozen=True):

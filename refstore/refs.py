@@ -11,15 +11,17 @@
 | seal    | committer | sealed below its cap                                         | (l1, l2) move into sealed       |
 | advance | committer | base_commit == what it read and sealed[:k] == the seals it   | base_commit is the new commit,  |
 |         |           | consumed; generation >= floor                                | those seals go                  |
+| move    | merge     | base_commit and view == what it read; nothing is staged;     | base_commit is the new commit,  |
+|         |           | generation >= floor                                          | and readers see it              |
 | retire  | writer    | append `seq` was not done                                    | writer goes, the fence rises   |
 | floor   | collector | none                                                         | older generations are refused;  |
 |         |           |                                                              | the answer is the live set      |
 
-Every change names the incarnation it is meant for. Append, advance, retire, floor and create, if done already, are
+Every change names the incarnation it is meant for. Append, advance, move, retire, floor and create, if done, are
 answered with the record as it is: that is how a lost answer is repeated safely. A replace that is repeated meets a
 Conflict, which costs its compactor nothing; a seal that is repeated seals what has come since.
 
-Only append changes what a reader of the branch sees.
+Only append and move change what a reader of the branch sees.
 """
 
 import asyncio
@@ -33,6 +35,7 @@ from refstore.errors import (
     AlreadyExists,
     BranchReplaced,
     Conflict,
+    DirtyBranch,
     GenerationStale,
     Invalid,
     LayersFull,
@@ -50,6 +53,7 @@ from refstore.records import (
     Delete,
     Event,
     Mark,
+    Move,
     RaiseFloor,
     Replace,
     Retire,
@@ -85,6 +89,8 @@ def apply(branch: Branch | None, name: str, change: BranchChange) -> Branch | No
             return _seal(branch)
         case Advance():
             return _advance(branch, change)
+        case Move():
+            return _move(branch, change)
         case Retire():
             return _retire(branch, change)
         case RaiseFloor():
@@ -176,6 +182,20 @@ def _advance(branch: Branch, change: Advance) -> Branch:
     return msgspec.structs.replace(
         branch, version=branch.version + 1, base_commit=change.new, sealed=branch.sealed[count:]
     )
+
+
+def _move(branch: Branch, change: Move) -> Branch:
+    if branch.base_commit == change.new != change.old:
+        return branch
+    if branch.base_commit != change.old:
+        raise Conflict(f"branch {branch.name!r} is at commit {branch.base_commit}, not {change.old}")
+    if branch.is_dirty:
+        raise DirtyBranch(f"dirty branch: {branch.name!r} has changes that are not committed: commit or reset them")
+    if branch.view != change.expected_view:
+        raise ViewChanged(f"branch {branch.name!r} changed: view {branch.view}, expected {change.expected_view}")
+    _check_generation(branch, change.generation)
+    version = branch.version + 1
+    return msgspec.structs.replace(branch, version=version, view=version, base_commit=change.new)
 
 
 def _retire(branch: Branch, change: Retire) -> Branch:

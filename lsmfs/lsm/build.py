@@ -189,7 +189,7 @@ async def apply_changes(
         return touched + 1
 
     try:
-        async for touched, rows in _by_range(lower, windows, shape):
+        async for touched, rows in by_range(lower, windows, shape):
             task = asyncio.ensure_future(_combine_range(tables, lower, touched, rows, combine, shape))
             ahead.append((touched, task))
             if len(ahead) > AHEAD:
@@ -227,7 +227,7 @@ async def _combine_range(
     return await tables.compute(lambda: segment(combine(rows, below), shape))
 
 
-async def _by_range(lower: Run, windows: AsyncIterator[pa.Table], shape: Shape) -> AsyncIterator[tuple[int, pa.Table]]:
+async def by_range(lower: Run, windows: AsyncIterator[pa.Table], shape: Shape) -> AsyncIterator[tuple[int, pa.Table]]:
     """Changes grouped by the range of `lower` they belong to; a group is complete when a later range's changes come."""
     last = len(lower) - 1
     if last >= 0 and boundary.ends_after(lower.max_keys[last], shape.rows_mean):

@@ -20,7 +20,7 @@ from lsmfs.lsm.table import OpenTable, Probe
 from lsmfs.lsm.tables import Tables
 from lsmfs.model import Entry
 from refstore.errors import Corrupt, Error, NotFound
-from refstore.records import Branch, RunId, TableId
+from refstore.records import Branch, CommitId, RunId, TableId
 
 Layer = OpenTable | Run
 GET_MANY_AT_ONCE = 64  # keys looked up at once, so that a cold get_many does not open a thousand connections
@@ -50,11 +50,18 @@ async def load_layer(tables: Tables, name: str) -> Layer:
 
 async def check_moved(branches: BranchReader, seen: Branch, gone: LayerGone) -> None:
     """A missing layer is legal only if the branch has moved since it was read; if not, `Corrupt`."""
+    if not seen.incarnation:
+        raise Corrupt(f"{seen.name}: {gone}, though it refers to it") from gone
     now = await branches.read(seen.name)
     if now.incarnation == seen.incarnation and now.version == seen.version:
         raise Corrupt(
             f"branch {seen.name!r} at version {seen.version}: {gone}, though the branch refers to it"
         ) from gone
+
+
+def commit_as_branch(commit: CommitId) -> Branch:
+    """What a view of a commit stands on: it has no layers, and never moves."""
+    return Branch(f"commit {commit[:12]}", "", 0, 0, commit)
 
 
 class View:

@@ -4,6 +4,7 @@ The hash is of logical content: the metarange counts by its content, not by wher
 """
 
 import hashlib
+import re
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ from lsmfs.objectstore.store import ObjectStore
 from refstore.errors import Corrupt, Invalid
 from refstore.records import CommitId, RunId
 
+CANDIDATES_MAX = 8
+_BEGINNING = re.compile(r"[0-9a-f]{4,64}")  # fewer characters are more often a typing error
 COMMITS_KEPT = 4096  # a commit is about 500 bytes
 
 
@@ -80,6 +83,18 @@ class Commits:
             raise Corrupt(f"commit {identity} does not have the content that its name says")
         self._keep(identity, commit)
         return commit  # type: ignore[no-any-return]
+
+    async def beginning_with(self, text: str) -> list[CommitId]:
+        """Some of the commits whose id begins with the text: enough to see whether it is one."""
+        if not _BEGINNING.fullmatch(text):
+            return []
+        start = paths.commit_path(self._repository, CommitId(text)).removesuffix(".json")
+        found: list[CommitId] = []
+        async for info in self._store.list(start):
+            found.append(paths.parse_commit_path(self._repository, info.name))
+            if len(found) == CANDIDATES_MAX:
+                break
+        return found
 
     def _keep(self, identity: CommitId, commit: Commit) -> None:
         if len(self._kept) >= COMMITS_KEPT:

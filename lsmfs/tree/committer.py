@@ -11,26 +11,16 @@ if none is left, the other commit holds all of these changes, and is the answer 
 branch that reads as before; whatever is sealed is finished by the next commit.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from lsmfs import paths
-from lsmfs.clock import Clock
-from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.build import apply_layers
 from lsmfs.lsm.run import Run
-from lsmfs.lsm.tables import Tables
 from lsmfs.lsm.view import stack
-from lsmfs.settings import Settings
-from lsmfs.tree.commits import Commit, Commits, check_words
-from refstore.errors import BranchReplaced, Conflict, Corrupt, LayersFull, NoChanges, NotFound, Unavailable
-from refstore.records import Advance, Branch, BranchChange, CommitId, RunId, Seal, SealLayers
-from refstore.refs import Refs
-
-ANCESTORS_SEARCHED_MAX = 256  # commits that may have come on top of ours while its answer was lost
-
-T = TypeVar("T")
+from lsmfs.tree.changer import BranchChanger
+from lsmfs.tree.commits import Commit, check_words
+from refstore.errors import BranchReplaced, Conflict, Corrupt, LayersFull, NoChanges, NotFound
+from refstore.records import Advance, Branch, CommitId, RunId, Seal, SealLayers
 
 
 class Committed(NamedTuple):
@@ -41,17 +31,7 @@ class Committed(NamedTuple):
     raced: bool
 
 
-class Committer:
-    def __init__(
-        self, tables: Tables, commits: Commits, refs: Refs, branches: BranchReader, clock: Clock, settings: Settings
-    ) -> None:
-        self._tables = tables
-        self._commits = commits
-        self._refs = refs
-        self._branches = branches
-        self._clock = clock
-        self._settings = settings
-
+class Committer(BranchChanger):
     async def commit(
         self, name: str, message: str, committer: str, metadata: dict[str, str], allow_empty: bool = False
     ) -> Committed:
@@ -90,7 +70,7 @@ class Committer:
             if not (branch.l1 or branch.l2):
                 return branch
             try:
-                return await self._change(name, SealLayers(incarnation=branch.incarnation))
+                return await self.change(name, SealLayers(incarnation=branch.incarnation))
             except LayersFull:
                 branch = await self._finish_sealed(branch)
         raise Conflict(f"branch {name!r}: other commits seal faster than this one can finish them: try again")
@@ -130,7 +110,7 @@ class Committer:
             generation=parent.generation + 1,
             metadata=metadata,
         )
-        await self._retrying(lambda: self._commits.save(commit))
+        await self.retrying(lambda: self._commits.save(commit))
         await self._advance(branch, commit.id, take)
         return Committed(commit.id, commit, raced=False)
 
@@ -148,36 +128,8 @@ class Committer:
             generation=branch.floor,
         )
         try:
-            await self._change(branch.name, change)
+            await self.change(branch.name, change)
         except Conflict:
             # An answer may have been lost and others may have committed on top since: look before saying "lost".
             if commit == branch.base_commit or not await self._is_ancestor(branch.name, commit):
                 raise
-
-    async def _is_ancestor(self, name: str, commit: CommitId) -> bool:
-        identity = (await self._branches.read(name)).base_commit
-        for _ in range(ANCESTORS_SEARCHED_MAX):
-            if identity == commit:
-                return True
-            parents = (await self._commits.load(identity)).parents
-            if not parents:
-                return False
-            identity = parents[0]
-        return False
-
-    async def _change(self, name: str, change: BranchChange) -> Branch:
-        branch = await self._retrying(lambda: self._refs.change(self._tables.repository, name, change))
-        return self._branches.observe(branch)
-
-    async def _retrying(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat what is idempotent until it is answered, up to the deadline."""
-        deadline = self._clock.monotonic() + self._settings.retry_seconds
-        delay = 0.005
-        while True:
-            try:
-                return await call()
-            except Unavailable:
-                if self._clock.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(delay * (0.5 + self._clock.jitter() / 2))
-            delay = min(1.0, delay * 2)

@@ -17,6 +17,7 @@ from refstore.records import (
     CommitId,
     Create,
     Delete,
+    Move,
     RaiseFloor,
     Replace,
     Retire,
@@ -75,6 +76,10 @@ def retire(seq: int, writer: str = "w", life: str = LIFE) -> Retire:
     return Retire(incarnation=life, writer=WriterId(writer), seq=seq)
 
 
+def move(old: str, new: str, view: int, generation: int = 0, life: str = LIFE) -> Move:
+    return Move(incarnation=life, old=CommitId(old), new=CommitId(new), expected_view=view, generation=generation)
+
+
 def raise_floor(floor: int, life: str = LIFE) -> RaiseFloor:
     return RaiseFloor(incarnation=life, floor=floor)
 
@@ -105,6 +110,21 @@ HISTORIES: dict[str, list[BranchChange]] = {
     ],
     "replace_by_part_of_an_id": [create(), append(1, table="ab"), append(2, table="c"), replace(("a",), None, "r")],
     "replace_after_seal": [create(), append(1), seal(), replace(("w-1",), None, "r1"), append(2), seal()],
+    "move": [
+        create(floor=1),
+        move("c9", "c1", 1, generation=1),
+        move("c0", "c1", 1, generation=0),
+        move("c0", "c1", 1, generation=1),
+        move("c0", "c1", 1, generation=1),
+        append(1, generation=1),
+        move("c1", "c2", 3, generation=1),
+        seal(),
+        move("c1", "c2", 3, generation=1),
+        advance("c1", "c2", (4,), generation=1),
+        move("c2", "c3", 2, generation=1),
+        move("c2", "c3", 3, generation=1, life="life-2"),
+        move("c2", "c3", 3, generation=1),
+    ],
     "floor": [
         create(floor=1),
         append(1, generation=1),

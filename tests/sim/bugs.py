@@ -78,7 +78,7 @@ def commit_checks_base_only(patch: pytest.MonkeyPatch) -> None:
         change = Advance(
             incarnation=branch.incarnation, old=branch.base_commit, new=identity, seals=(), generation=branch.floor
         )
-        await self._change(name, change)
+        await self.change(name, change)
         return Committed(identity, made, raced=False)
 
     def advance(branch: Branch, change: Advance) -> Branch:

@@ -1,0 +1,74 @@
+"""The bare libraries doing the same work: what the engine's overhead is measured against.
+
+They write files with the very options of the engine's tables, to the same disk, without hashing, verifying, naming or
+fsyncing anything. Polars is imported where it is used: benchmarks that compare with pyarrow alone do without it.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lsmfs.lsm import records, table
+from lsmfs.lsm.run import Run
+
+
+def write(rows: pa.Table, path: Path) -> None:
+    """One file of one row group."""
+    with pq.ParquetWriter(str(path), rows.schema, **table.parquet_options(rows)) as writer:
+        writer.write_table(rows, row_group_size=max(1, len(rows)))
+
+
+def write_files(rows: pa.Table, counts: Sequence[int], folder: Path) -> None:
+    """Rows as consecutive files of so many rows each."""
+    start = 0
+    for number, count in enumerate(counts):
+        write(rows.slice(start, count), folder / f"{number}.parquet")
+        start += count
+
+
+def counts_of(run: Run) -> list[int]:
+    counts: list[int] = run.table["count"].to_pylist()
+    return counts
+
+
+def read_sort_write(files: Sequence[Path], counts: Sequence[int], folder: Path) -> None:
+    """What compaction does, by polars and pyarrow alone: read all, newest file first; sort; drop doubles; write."""
+    import polars
+
+    frame = polars.concat([polars.read_parquet(file) for file in files])
+    merged = frame.unique("key", keep="first", maintain_order=True).sort("key")
+    write_files(_as_records(merged), counts, folder)
+
+
+def read_all(files: Sequence[Path]) -> pa.Table:
+    """The rows of all files, sorted; of equal keys any one."""
+    import polars
+
+    frame = polars.concat([polars.read_parquet(file) for file in files])
+    return _as_records(frame.unique("key").sort("key"))
+
+
+def merge_ranges(bases: Sequence[Path], changes: Sequence[pa.Table], folder: Path, threads: int) -> None:
+    """What a commit does to touched ranges, by polars and pyarrow alone: read, merge, write, one range a thread."""
+    with ThreadPoolExecutor(threads) as pool:
+        targets = (folder / f"{number}.parquet" for number in range(len(bases)))
+        for _ in pool.map(_merge_range, bases, changes, targets):
+            pass
+
+
+def _merge_range(base: Path, changes: pa.Table, target: Path) -> None:
+    import polars
+
+    upper: Any = polars.from_arrow(changes)
+    lower = polars.read_parquet(base)
+    merged = polars.concat([upper, lower.join(upper, on="key", how="anti")]).sort("key")
+    write(_as_records(merged.filter(polars.col("kind") == records.PUT)), target)
+
+
+def _as_records(frame: Any) -> pa.Table:
+    """Polars' strings are views; Parquet's writer takes plain ones."""
+    return frame.to_arrow().cast(records.SCHEMA).combine_chunks()

@@ -1,0 +1,63 @@
+"""What commits and merges share: changing a branch record until there is an answer, and looking whether it was done.
+
+A change whose answer is lost is repeated: advance and move are answered as done if they were. If others came on top
+since, the repeated one is refused; then the history of the branch tells.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from lsmfs.clock import Clock
+from lsmfs.lsm.branches import BranchReader
+from lsmfs.lsm.tables import Tables
+from lsmfs.settings import Settings
+from lsmfs.tree.commits import Commits
+from refstore.errors import Unavailable
+from refstore.records import Branch, BranchChange, CommitId
+from refstore.refs import Refs
+
+ANCESTORS_SEARCHED_MAX = 256  # commits that may have come on top of ours while its answer was lost
+
+T = TypeVar("T")
+
+
+class BranchChanger:
+    def __init__(
+        self, tables: Tables, commits: Commits, refs: Refs, branches: BranchReader, clock: Clock, settings: Settings
+    ) -> None:
+        self._tables = tables
+        self._commits = commits
+        self._refs = refs
+        self._branches = branches
+        self._clock = clock
+        self._settings = settings
+
+    async def _is_ancestor(self, name: str, commit: CommitId) -> bool:
+        identity = (await self._branches.read(name)).base_commit
+        for _ in range(ANCESTORS_SEARCHED_MAX):
+            if identity == commit:
+                return True
+            parents = (await self._commits.load(identity)).parents
+            if not parents:
+                return False
+            identity = parents[0]
+        return False
+
+    async def change(self, name: str, change: BranchChange) -> Branch:
+        """Do a change that may be repeated, until it is answered."""
+        branch = await self.retrying(lambda: self._refs.change(self._tables.repository, name, change))
+        return self._branches.observe(branch)
+
+    async def retrying(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat what is idempotent until it is answered, up to the deadline."""
+        deadline = self._clock.monotonic() + self._settings.retry_seconds
+        delay = 0.005
+        while True:
+            try:
+                return await call()
+            except Unavailable:
+                if self._clock.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(delay * (0.5 + self._clock.jitter() / 2))
+            delay = min(1.0, delay * 2)
