@@ -350,8 +350,36 @@ class Repository:
             raise Invalid(f"{branch!r} cannot be merged into itself")
         words = Words(message or f"Merge {source!r} into {branch!r}", committer, metadata or {})
         rules = Strategy({"": strategy} if isinstance(strategy, str) else strategy)
-        work = Merger(self.tables, self.commits, self.refs, self.branches, self.clock, self.settings)
-        return await work.merge(await self.resolve(source), branch, words, rules, squash)
+        return await self._merger().merge(await self.resolve(source), branch, words, rules, squash)
+
+    async def revert(
+        self, branch: str, ref: str, parent: int | None = None, message: str = "", committer: str = ""
+    ) -> tuple[CommitId, Commit]:
+        """Undo on a branch what a commit did; of a merge say against which parent. `MergeConflict`, `NoChanges`."""
+        before, identity, commit = await self._step(ref, parent)
+        words = Words(message or f"Revert {commit.message!r}", committer, {"lsmfs.reverts": identity})
+        return await self._merger().bring(identity, before, branch, words, Strategy())
+
+    async def cherry_pick(
+        self, branch: str, ref: str, parent: int | None = None, message: str = "", committer: str = ""
+    ) -> tuple[CommitId, Commit]:
+        """Do on a branch what a commit did; of a merge say against which parent. `MergeConflict`, `NoChanges`."""
+        before, identity, commit = await self._step(ref, parent)
+        words = Words(message or commit.message, committer, {**commit.metadata, "lsmfs.picked": identity})
+        return await self._merger().bring(before, identity, branch, words, Strategy())
+
+    async def _step(self, ref: str, parent: int | None) -> tuple[CommitId, CommitId, Commit]:
+        """A commit, and the parent that it is seen as a step from."""
+        identity = await self.resolve(ref)
+        commit = await self.commits.load(identity)
+        if len(commit.parents) > 1 and parent is None:
+            raise Invalid(f"{ref!r} is a merge: say which parent its changes are counted from, 1 or 2")
+        if not 1 <= (parent or 1) <= len(commit.parents):
+            raise Invalid(f"{ref!r} has {len(commit.parents)} parents, there is no parent {parent or 1}")
+        return commit.parents[(parent or 1) - 1], identity, commit
+
+    def _merger(self) -> Merger:
+        return Merger(self.tables, self.commits, self.refs, self.branches, self.clock, self.settings)
 
     def _changer(self) -> BranchChanger:
         return BranchChanger(self.tables, self.commits, self.refs, self.branches, self.clock, self.settings)

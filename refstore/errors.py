@@ -11,7 +11,7 @@
     │   └── LayersFull       too many tables or seals: wait for the compactor or a commit
     ├── Invalid         the request cannot be right: correct it
     │   ├── NoChanges        there is nothing to commit or merge
-    │   └── DirtyBranch      it has changes that are not committed: commit or reset them first
+    │   └── DirtyBranch      it has changes that are not committed: commit them first
     ├── Denied          not allowed: ask for the right
     ├── Unavailable     it could not be done now: try again
     │   └── OutcomeUnknown   it may or may not have been done: look, then decide

@@ -190,7 +190,7 @@ def _move(branch: Branch, change: Move) -> Branch:
     if branch.base_commit != change.old:
         raise Conflict(f"branch {branch.name!r} is at commit {branch.base_commit}, not {change.old}")
     if branch.is_dirty:
-        raise DirtyBranch(f"dirty branch: {branch.name!r} has changes that are not committed: commit or reset them")
+        raise DirtyBranch(f"dirty branch: {branch.name!r} has changes that are not committed: commit them first")
     if branch.view != change.expected_view:
         raise ViewChanged(f"branch {branch.name!r} changed: view {branch.view}, expected {change.expected_view}")
     _check_generation(branch, change.generation)

@@ -39,23 +39,40 @@ class Merger(BranchChanger):
         self, source: CommitId, name: str, words: Words, strategy: Strategy, squash: bool = False
     ) -> tuple[CommitId, Commit]:
         """Merge a commit into a branch; `DirtyBranch`, `NoChanges`, `MergeConflict`."""
-        check_words(*words)
         branch = await self._branches.read(name)
-        base, above = await self._base(source, branch), await self._run(source)
+        base = await self._base(source, branch)
+        return await self._bring(branch, base, await self._run(source), words, strategy, () if squash else (source,))
+
+    async def bring(
+        self, before: CommitId, after: CommitId, name: str, words: Words, strategy: Strategy
+    ) -> tuple[CommitId, Commit]:
+        """Do to a branch what was done from one commit to another: a cherry-pick, or, the other way round, a revert."""
+        branch = await self._branches.read(name)
+        return await self._bring(branch, await self._run(before), await self._run(after), words, strategy, ())
+
+    async def _bring(
+        self, branch: Branch, base: Run, above: Run, words: Words, strategy: Strategy, others: tuple[CommitId, ...]
+    ) -> tuple[CommitId, Commit]:
+        """The changes from `base` to `above` on top of the branch; `others` are parents beside its newest commit."""
+        check_words(*words)
         for attempt in range(self._settings.commit_tries_max):
             if branch.is_dirty:
-                raise DirtyBranch(f"dirty branch: {name!r} has changes that are not committed: commit or reset them")
+                raise DirtyBranch(
+                    f"dirty branch: {branch.name!r} has changes that are not committed: commit them first"
+                )
             below = await self._run(branch.base_commit)
             shape = self._settings.shape
             merged = await merge_runs(self._tables, base, above, below, branch.floor, shape, strategy)
-            done = await self._save(source, branch, merged, words, squash)
+            if not others and merged.content_hash() == below.content_hash():
+                raise NoChanges(f"no changes: branch {branch.name!r} has all of it already")
+            done = await self._save(branch, merged, words, others)
             try:
                 await self._move(branch, done[0])
                 return done
             except Conflict:
                 base, above = below, merged
                 branch = await self._after_race(branch, attempt)
-        raise Conflict(f"branch {name!r}: {self._settings.commit_tries_max} others were first: try again")
+        raise Conflict(f"branch {branch.name!r}: {self._settings.commit_tries_max} others were first: try again")
 
     async def _base(self, source: CommitId, branch: Branch) -> Run:
         found = await merge_base(source, branch.base_commit, self._load)
@@ -73,9 +90,9 @@ class Merger(BranchChanger):
         return await self._tables.load_run((await self._commits.load(identity)).metarange)
 
     async def _save(
-        self, source: CommitId, branch: Branch, merged: Run, words: Words, squash: bool
+        self, branch: Branch, merged: Run, words: Words, others: tuple[CommitId, ...]
     ) -> tuple[CommitId, Commit]:
-        parents = (branch.base_commit,) if squash else (branch.base_commit, source)
+        parents = (branch.base_commit, *others)
         generations = [commit.generation for commit in (await self._load(parents)).values()]
         commit = Commit(
             parents=parents,

@@ -5,6 +5,7 @@ was answered. Errors of the documented kinds end an operation; anything else end
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 
@@ -15,7 +16,7 @@ from compactor.planner import Triggers, plan
 from lsmfs import paths
 from lsmfs.lsm.writer import Writer
 from lsmfs.model import Entry
-from refstore.errors import Conflict, NoChanges, NotFound, Unavailable
+from refstore.errors import Conflict, DirtyBranch, Invalid, NoChanges, NotFound, Unavailable
 from refstore.records import Branch, RaiseFloor
 from refstore.store import ABSENT, Absent
 from tests.sim.truth import BRANCH, REPOSITORY, Content, Operation, Violation
@@ -131,6 +132,33 @@ async def committer(world: World, client: Client) -> None:
         truth.check_read("commit", content, began)
 
 
+async def merger(world: World, client: Client) -> None:
+    """Branches off, changes its own folder there, and merges back. The destination is often dirty, so it commits."""
+    repository, rng = client.repository, world.rng
+    while True:
+        await _pause(rng)
+        name = f"side-{world.next_number()}"
+        try:
+            await repository.create_branch(name, BRANCH)
+            async with repository.writer(name) as opened:
+                for _ in range(rng.randrange(1, 4)):
+                    key = f"{rng.choice('ms')}/{rng.randrange(4)}"
+                    await opened.put(key, Entry("mem://side", 0, f"{name}-{world.next_number()}"))
+            await repository.commit(name, "on the side")
+            for _ in range(3):
+                await _merge(world, client, name)
+        except (Unavailable, Conflict, Invalid):
+            continue  # also a conflict of contents: two mergers share the folder
+
+
+async def _merge(world: World, client: Client, name: str) -> None:
+    try:
+        await client.repository.merge(name, BRANCH)
+    except DirtyBranch:
+        with contextlib.suppress(NoChanges):
+            await client.repository.commit(BRANCH, "before the merge")
+
+
 async def reader(world: World, client: Client) -> None:
     """Several readers in one process, so that they share lookups."""
     readers = [asyncio.ensure_future(_read(world, client)) for _ in range(3)]
@@ -171,26 +199,27 @@ async def _get(client: Client, key: bytes) -> Content:
 
 
 async def collector(world: World, client: Client) -> None:
-    """A small garbage collector of l1's tables: raise the floor, and with the answer's live set in hand delete what is
-    unreferenced and two generations behind."""
+    """A small garbage collector of one branch's tables: raise the floor, and with the answer's live set in hand delete
+    what is unreferenced and two generations behind."""
     repository = client.repository
     while True:
         await asyncio.sleep(0.3 + world.rng.random())
         try:
             branch = await repository.branches.read(BRANCH)
             raised = RaiseFloor(incarnation=branch.incarnation, floor=branch.floor + 1)
-            await _sweep(client, await repository.refs.change(REPOSITORY, BRANCH, raised))
+            await _sweep(world, client, await repository.refs.change(REPOSITORY, BRANCH, raised))
         except Unavailable:
             continue
 
 
-async def _sweep(client: Client, branch: Branch) -> None:
+async def _sweep(world: World, client: Client, branch: Branch) -> None:
     live = {*branch.l1, *(name for seal in branch.sealed for name in seal.l1)}
     folder = f"{REPOSITORY}/tables/"
     store = client.repository.store
     names = [info.name.removeprefix(folder).removesuffix(".parquet") async for info in store.list(folder)]
     for name in names:
-        if name not in live and paths.generation_of(name) <= branch.floor - GARBAGE_AGE:
+        old = name not in live and paths.generation_of(name) <= branch.floor - GARBAGE_AGE
+        if old and world.truth.facts(name).get("lsmfs.branch") == BRANCH:
             await store.delete(paths.layer_path(REPOSITORY, name))
 
 
@@ -204,5 +233,6 @@ def actors_of(profile: Profile) -> list[Actor]:
         *[reader] * profile.readers,
         *[compactor] * 2,
         *[committer] * 3,
+        *[merger] * profile.mergers,
         collector,
     ]

@@ -18,6 +18,7 @@ from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.run import EMPTY_RUN, Run
 from lsmfs.lsm.tables import Tables
 from lsmfs.lsm.writer import Writer
+from lsmfs.tree import merger
 from lsmfs.tree.commits import Commit
 from lsmfs.tree.committer import Committed, Committer
 from refstore import refs
@@ -229,6 +230,22 @@ def a_missing_layer_is_read_as_empty(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(view, "load_layer", lenient)
 
 
+def merges_do_not_hold_the_destination(patch: pytest.MonkeyPatch) -> None:
+    """A merge that lost its race moves the branch all the same, over what has come since."""
+    patch.setattr(
+        refs, "_move", lambda branch, change: replaced(branch, version=branch.version + 1, base_commit=change.new)
+    )
+
+
+def merges_take_the_source_whole(patch: pytest.MonkeyPatch) -> None:
+    """What the destination changed since the merge base is lost."""
+
+    async def two_way(tables: Tables, base: Run, source: Run, *_: object) -> Run:
+        return source
+
+    patch.setattr(merger, "merge_runs", two_way)
+
+
 def the_last_range_is_never_reopened(patch: pytest.MonkeyPatch) -> None:
     """Keys beyond it begin a new range, so that the tree's identity depends on its history."""
     patch.setattr(boundary, "ends_after", lambda key, rows_mean: True)
@@ -254,5 +271,7 @@ BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     the_floor_is_not_checked: "stalls",
     a_missing_layer_is_read_as_empty: "stalls",
     the_last_range_is_never_reopened: "mixed",
+    merges_do_not_hold_the_destination: "merges",
+    merges_take_the_source_whole: "merges",
 }
 """Each with the profile of histories that is made to find its kind."""

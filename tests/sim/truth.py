@@ -20,7 +20,7 @@ from lsmfs.objectstore.memory import MemoryStore
 from lsmfs.tree.commits import Commit
 from refstore.drivers.memory import MemoryRefStore
 from refstore.errors import NotFound
-from refstore.records import Append, Branch, BranchChange, CommitId
+from refstore.records import Append, Branch, BranchChange, CommitId, Move
 from refstore.refs import replay
 from refstore.store import Absent
 
@@ -76,7 +76,7 @@ class Truth(MemoryRefStore):
 
     async def change(self, repository: str, name: str, change: BranchChange) -> Branch:
         branch = await super().change(repository, name, change)
-        if branch.version > self.version and self.violation is None:  # nobody ran since the change
+        if name == BRANCH and branch.version > self.version and self.violation is None:  # nobody ran since the change
             try:
                 self._check_step(branch, change)
             except Exception as error:  # kept, because the caller may be a task that nobody waits for
@@ -92,6 +92,8 @@ class Truth(MemoryRefStore):
         if isinstance(change, Append):
             self._check_append(change)
             state.update(self.layer(change.table))
+        if isinstance(change, Move):
+            state = self._merged(change)
         self.states[self.version] = {key: etag for key, etag in state.items() if etag is not None}
         shown = self.shown(branch)
         if shown != self.states[self.version]:
@@ -101,7 +103,7 @@ class Truth(MemoryRefStore):
 
     def _check_append(self, change: Append) -> None:
         """The table's values are new, in the order of their writer, and won their conditions."""
-        content, writer = self.layer(change.table), self._facts(change.table)["lsmfs.writer"]
+        content, writer = self.layer(change.table), self.facts(change.table).get("lsmfs.writer", "")
         if change.table in self._tables:
             raise Violation(f"table {change.table} was appended twice")
         self._tables.add(change.table)
@@ -118,6 +120,33 @@ class Truth(MemoryRefStore):
         if numbers and min(numbers) < self._newest.get(writer, 0):
             raise Violation(f"writer {writer}: operation {min(numbers)} came after {self._newest[writer]}")
         self._newest[writer] = max([*numbers, self._newest.get(writer, 0)])
+
+    def _merged(self, change: Move) -> Content:
+        """What a merge must give: the merge of plain dicts, by the merge base that a search of all ancestors finds."""
+        commit = self.commit(change.new)
+        if commit.parents[0] != change.old:
+            raise Violation(f"a merge into {change.old} has the parents {commit.parents}")
+        sides = [self._ancestors(parent) for parent in commit.parents]
+        common = sides[0].keys() & sides[1].keys()
+        base = self.layer(self.commit(max(common, key=lambda identity: sides[0][identity])).metarange)
+        into, source = (self.layer(self.commit(parent).metarange) for parent in commit.parents)
+        merged = dict(into)
+        for key in base.keys() | source.keys():
+            if source.get(key) != base.get(key):
+                if into.get(key) not in (base.get(key), source.get(key)):
+                    raise Violation(f"a merge went over the conflict of {key!r}")
+                merged[key] = source.get(key)
+        return merged
+
+    def _ancestors(self, identity: CommitId) -> dict[CommitId, int]:
+        """All of them, itself included, with their generations."""
+        found: dict[CommitId, int] = {}
+        waiting = [identity]
+        while waiting:
+            commit = self.commit(here := waiting.pop())
+            found[here] = commit.generation
+            waiting += [parent for parent in commit.parents if parent not in found]
+        return found
 
     def _won(self, operation: Operation) -> None:
         if operation.expected is None or operation.etag is None:
@@ -187,9 +216,12 @@ class Truth(MemoryRefStore):
             self._layers[name] = {key.encode(): etag if kind == 0 else None for key, kind, etag in values}
         return self._layers[name]
 
-    def _facts(self, name: str) -> dict[str, str]:
-        """The facts of a table, or of a unit."""
-        data = self._stored(paths.layer_path(REPOSITORY, name))
+    def facts(self, name: str) -> dict[str, str]:
+        """The facts of a table, or of a unit; none if it is not stored."""
+        try:
+            data = now(self._objects.get(paths.layer_path(REPOSITORY, name)))
+        except NotFound:
+            return {}
         return table.decode(data, name, RANGE_SCHEMA if paths.is_run(name) else records.SCHEMA)[1]
 
     def _stored(self, path: str) -> bytes:

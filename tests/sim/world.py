@@ -53,6 +53,7 @@ class Profile:
     """Of a writer before it closes, all under way at once, begun within `spread_seconds`."""
     spread_seconds: float = 2.0
     readers: int = 2
+    mergers: int = 0
     l1_tables_max: int = 10
     seals_max: int = 2
     writers_max: int = 12
@@ -66,6 +67,7 @@ PROFILES = {
     "bursts": Profile(
         faulty=0.4, kinds=("before", "delay"), writers=2, operations=30, spread_seconds=0.3, readers=0, l1_tables_max=40
     ),
+    "merges": Profile(writers=1, operations=3, readers=1, mergers=3),
     "stalls": Profile(faulty=0.2, kinds=("delay", "stall"), readers=5, l1_tables_max=6),
 }
 

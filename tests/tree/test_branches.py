@@ -254,3 +254,56 @@ class TestMerge:
         assert lost
         assert await repository.resolve("main") == identity
         assert len([0 async for _ in repository.log("main")]) == 2
+
+
+class TestRevertAndCherryPick:
+    @aio
+    async def test_a_revert_undoes_one_commit_and_keeps_what_came_since(self) -> None:
+        repository = await memory_repository()
+        await committed(repository, {b"a": entry(1), b"b": entry(1)})
+        undone = await committed(repository, {b"a": entry(2), b"b": None, b"c": entry(2)})
+        await committed(repository, {b"d": entry(3)})
+        _, commit = await repository.revert("main", undone)
+        assert await visible(repository) == {b"a": entry(1), b"b": entry(1), b"d": entry(3)}
+        assert (commit.message, commit.metadata) == ("Revert '3 changes'", {"lsmfs.reverts": undone})
+        assert len(commit.parents) == 1
+        with pytest.raises(NoChanges):
+            await repository.revert("main", undone)
+
+    @aio
+    async def test_a_revert_of_what_was_changed_again_is_a_conflict(self) -> None:
+        repository = await memory_repository()
+        undone = await committed(repository, {b"a": entry(1)})
+        await committed(repository, {b"a": entry(2)})
+        with pytest.raises(MergeConflict):
+            await repository.revert("main", undone)
+
+    @aio
+    async def test_a_cherry_pick_brings_one_commit_alone(self) -> None:
+        repository = await memory_repository()
+        await committed(repository, {b"a": entry(1)})
+        await repository.create_branch("dev", "main")
+        await committed(repository, {b"x": entry(2)}, "dev")
+        picked = await committed(repository, {b"y": entry(3)}, "dev")
+        _, commit = await repository.cherry_pick("main", "dev")
+        assert await visible(repository) == {b"a": entry(1), b"y": entry(3)}
+        assert commit.metadata == {"lsmfs.picked": picked}
+        with pytest.raises(NoChanges):
+            await repository.cherry_pick("main", picked)
+
+    @aio
+    async def test_a_merge_is_reverted_against_a_parent_that_is_named(self) -> None:
+        repository = await memory_repository()
+        await committed(repository, {b"a": entry(1)})
+        await repository.create_branch("dev", "main")
+        await committed(repository, {b"b": entry(2)}, "dev")
+        await committed(repository, {b"c": entry(3)})
+        await repository.merge("dev", "main")
+        with pytest.raises(Invalid, match="which parent"):
+            await repository.revert("main", "main")
+        with pytest.raises(Invalid, match="no parent 3"):
+            await repository.revert("main", "main", parent=3)
+        await repository.revert("main", "main", parent=1)
+        assert await visible(repository) == {b"a": entry(1), b"c": entry(3)}
+        with pytest.raises(Invalid, match="has 0 parents"):
+            await repository.revert("main", "main~4")
