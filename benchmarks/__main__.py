@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from benchmarks import commit, compact, get, listing, put, report, stage
+from benchmarks import commit, compact, get, listing, put, report, stage, versions
 from benchmarks.report import Figure
 from benchmarks.workspace import Workspace
 
@@ -27,6 +27,10 @@ BENCHMARKS: dict[str, Callable[[Workspace], Awaitable[list[Figure]]]] = {
     "memory": commit.measure_memory,
     "get": get.measure,
     "list": listing.measure,
+    "branch": versions.measure_branch,
+    "diff": versions.measure_diff,
+    "merge": versions.measure_merge,
+    "contended-merge": versions.measure_contended,
 }
 LATEST = Path(__file__).parent / "latest.json"
 

@@ -6,10 +6,13 @@ fsyncing anything. Polars is imported where it is used: benchmarks that compare 
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lsmfs.lsm import records, table
@@ -72,3 +75,10 @@ def _merge_range(base: Path, changes: pa.Table, target: Path) -> None:
 def _as_records(frame: Any) -> pa.Table:
     """Polars' strings are views; Parquet's writer takes plain ones."""
     return frame.to_arrow().cast(records.SCHEMA).combine_chunks()
+
+
+def by_range(base: Run, changes: pa.Table) -> list[pa.Table]:
+    """Sorted changes, split by the range of the base that they belong to."""
+    owners = pc.search_sorted(base.table["max_key"], changes["key"]).to_numpy()
+    starts = np.searchsorted(np.minimum(owners, len(base) - 1), np.arange(len(base) + 1))
+    return [changes.slice(low, high - low) for low, high in pairwise(starts)]

@@ -8,19 +8,15 @@ import asyncio
 import json
 import os
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from benchmarks import bare, data
 from benchmarks.report import Figure, at_most, figure
 from benchmarks.workspace import Workspace, opened, settle, timed
 from lsmfs import paths
-from lsmfs.lsm.run import Run
 from refstore.records import RunId
 
 BASE, SMALL_BASE = 10_000_000, 1_000_000
@@ -132,7 +128,7 @@ async def _bare_seconds(workspace: Workspace, source: Path) -> float:
         units = [await repository.tables.load_run(RunId(name)) for name in branch.l1 if paths.is_run(name)]
     names = [name for name in branch.l1 if not paths.is_run(name)] + [file for unit in units for file in unit.files]
     merged = bare.read_all([_path(source, name) for name in names])
-    changes = _by_range(base, merged)
+    changes = bare.by_range(base, merged)
     files = [_path(source, file) for file in base.files]
     folder = workspace.folder("commit-bare")
     settle()
@@ -142,9 +138,3 @@ async def _bare_seconds(workspace: Workspace, source: Path) -> float:
 
 def _path(folder: Path, name: str) -> Path:
     return folder / "objects" / paths.layer_path("bench", name)
-
-
-def _by_range(base: Run, changes: pa.Table) -> list[pa.Table]:
-    owners = pc.search_sorted(base.table["max_key"], changes["key"]).to_numpy()
-    starts = np.searchsorted(np.minimum(owners, len(base) - 1), np.arange(len(base) + 1))
-    return [changes.slice(low, high - low) for low, high in pairwise(starts)]

@@ -63,7 +63,7 @@ def _encoded_byte(byte: int) -> str:
 _CODE = [_encoded_byte(byte) for byte in range(256)]
 
 
-def to_segment(key: bytes) -> str:
+def to_segment(key: bytes | bytearray) -> str:
     """The key as one segment of a name: reversible, and in the same order."""
     return "".join([_CODE[byte] for byte in key])
 
@@ -78,6 +78,8 @@ def from_segment(segment: str) -> bytes:
             at += 1 if plain else 3
     except ValueError:
         raise Corrupt(f"{segment!r} is not the name of a key") from None
+    if to_segment(key) != segment:  # another sign, or other digits, for the same byte
+        raise Corrupt(f"{segment!r} is not the name of a key, which is {to_segment(key)!r}")
     return bytes(key)
 
 

@@ -25,7 +25,7 @@ from botocore import exceptions as boto
 from refstore.drivers.dynamodb_items import NEVER_SEEN, Attributes, append_update, from_item, same_state, to_item
 from refstore.drivers.kept import Kept, KeptRefs, Span
 from refstore.drivers.keys import PAGE_ITEMS_MAX, check_key, check_value
-from refstore.errors import Conflict, Denied, Error, Invalid, OutcomeUnknown, Unavailable
+from refstore.errors import Conflict, Corrupt, Denied, Error, Invalid, OutcomeUnknown, Unavailable
 from refstore.records import Append, Branch, BranchChange, Event, encode
 from refstore.refs import apply, change_by_swap
 from refstore.store import ABSENT, Absent, Item
@@ -41,6 +41,9 @@ class Credentials(NamedTuple):
     access_key_id: str
     secret_access_key: str
     session_token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.access_key_id!r})"  # the rest is secret
 
 
 class DynamoRefStore(KeptRefs):
@@ -159,7 +162,12 @@ class DynamoRefStore(KeptRefs):
 
     async def _read_chunk(self, repository: str, kept: Kept, span: Span) -> list[Event] | None:
         item = await self._get(_journal(repository, kept), _chunk(kept, span))
-        return None if item is None else _decode_events(item["v"]["B"])
+        if item is None:
+            return None
+        try:
+            return _decode_events(item["v"]["B"])
+        except (KeyError, msgspec.MsgspecError) as error:
+            raise Corrupt(f"a piece of the journal of branch {kept.name!r} cannot be read: {error!r}") from error
 
     async def _write_chunk(self, repository: str, kept: Kept, span: Span) -> None:
         item = _key(_journal(repository, kept), _chunk(kept, span)) | {"v": {"B": encode(kept.pending)}}
@@ -195,13 +203,16 @@ class DynamoRefStore(KeptRefs):
             return await getattr(client, verb)(TableName=self._table, **arguments)
 
     async def _connect(self) -> Any:
-        async with self._opening:
+        async with self._opening, contextlib.AsyncExitStack() as opening:
             if self._client is None:
-                client = await self._open.enter_async_context(get_session().create_client("dynamodb", **self._options))
+                try:
+                    client = await opening.enter_async_context(get_session().create_client("dynamodb", **self._options))
+                except (ValueError, boto.BotoCoreError) as error:
+                    raise Invalid(f"DynamoDB has no such region or endpoint: {error}; correct the URL") from error
                 if self._create:
                     with _translating(self._table, changing=False):
                         await _create_table(client, self._table)
-                self._client = client
+                self._client, self._open = client, opening.pop_all()
         return self._client
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from refstore.drivers.kept import PENDING_EVENTS_MAX, Kept
+from refstore.errors import Corrupt
 from refstore.records import (
     Append,
     Branch,
@@ -64,6 +65,13 @@ def _branch_attributes(branch: Branch) -> Attributes:
 
 
 def from_item(item: Attributes) -> Kept:
+    try:
+        return _kept(item)
+    except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise Corrupt(f"the DynamoDB item of branch {item['k']['B']!r} is not a branch record: {error!r}") from error
+
+
+def _kept(item: Attributes) -> Kept:
     name = item["k"]["B"].decode()
     branch = _branch(name, item) if "incarnation" in item else None
     events = [decode_event(entry["S"]) for entry in item["pending"]["L"]]

@@ -11,11 +11,13 @@ each change wait until that many have it; if fewer answer in time the change is 
 `durability()` says what the server is set to. The client never retries a change: only the caller knows if it may.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import msgspec
 import redis.exceptions
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
@@ -23,6 +25,7 @@ from redis.backoff import NoBackoff
 
 from refstore.drivers.keys import PAGE_ITEMS_MAX, check_key, check_value, event_id, event_ids, prefix_stop
 from refstore.drivers.redis_scripts import (
+    BARRIER,
     DELETE,
     SET,
     SET_IF,
@@ -34,7 +37,7 @@ from refstore.drivers.redis_scripts import (
     script_of,
     to_fields,
 )
-from refstore.errors import Conflict, Denied, Invalid, NotFound, OutcomeUnknown, Unavailable
+from refstore.errors import Conflict, Corrupt, Denied, Invalid, NotFound, OutcomeUnknown, Unavailable
 from refstore.records import Branch, BranchChange, Event, decode_change, encode
 from refstore.refs import apply, change_by_swap
 from refstore.store import ABSENT, Absent, Item
@@ -42,6 +45,9 @@ from refstore.store import ABSENT, Absent, Item
 CONNECTIONS_MAX = 64  # one event loop cannot keep more busy: Redis answers in about 50 us
 CONNECT_SECONDS_MAX = 5.0
 ANSWER_SECONDS_MAX = 10.0  # a script takes well below 1 ms; past this the server or the network is gone
+WAIT_SECONDS_MAX = 600.0  # for replicas: who waits longer has lost patience, and a connection of the pool with it
+
+_AT_ONCE: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
 
 
 class Durability(NamedTuple):
@@ -61,6 +67,13 @@ class RedisRefStore:
         self._client = _client(url, ANSWER_SECONDS_MAX + wait_timeout)
         if wait_replicas and isinstance(self._client, RedisCluster):
             raise Invalid("wait_replicas is not for redis+cluster://: set min-replicas-to-write on its nodes")
+        if wait_replicas < 0 or not 0.001 <= wait_timeout <= WAIT_SECONDS_MAX:  # 0 ms would mean for ever
+            raise Invalid(
+                f"wait_replicas={wait_replicas}, wait_timeout={wait_timeout}: write a whole number of replicas, and a "
+                f"timeout from 0.001 to {WAIT_SECONDS_MAX:.0f} seconds"
+            )
+        # A cluster's client refuses where a pool would let wait; what waits here has been sent by nobody.
+        self._turns = asyncio.Semaphore(CONNECTIONS_MAX) if isinstance(self._client, RedisCluster) else _AT_ONCE
         self._wait_replicas = wait_replicas
         self._wait_milliseconds = int(wait_timeout * 1000)
 
@@ -108,16 +121,22 @@ class RedisRefStore:
     async def change(self, repository: str, name: str, change: BranchChange) -> Branch:
         found = script_of(change)
         if found is None:
-            return await change_by_swap(self, repository, name, change)
+            return await self._change_by_swap(repository, name, change)
         script, own = found
         arguments = [*change_arguments(name, change, bool(self._wait_replicas)), *own]
         done, flat = await self._run(script, _branch_keys(repository, name)[:3], arguments)
         before = from_fields(name, dict(zip(flat[::2], flat[1::2], strict=True)))
         after = apply(before, name, change)
         if not done and after is not before:  # refused what the pure function allows: let that decide
-            return await change_by_swap(self, repository, name, change)
+            return await self._change_by_swap(repository, name, change)
         assert after is not None  # only a delete leaves nothing, and it has no script
         return after
+
+    async def _change_by_swap(self, repository: str, name: str, change: BranchChange) -> Branch:
+        branch = await change_by_swap(self, repository, name, change)
+        if self._wait_replicas:  # what was done already, perhaps by an append, may not be on the replicas yet
+            await self._run(BARRIER, [_key(repository, "w")], [])
+        return branch
 
     async def load(self, repository: str, name: str) -> tuple[Branch | None, object]:
         """For `change_by_swap`: the tag of a record is its life and version."""
@@ -143,7 +162,7 @@ class RedisRefStore:
             ids = [number for number, event in page if event_id(event) in gone]
             if ids:
                 with _translating(changing=True):
-                    await self._client.execute_command("XDEL", _key(repository, "j"), *ids)
+                    await self._execute("XDEL", _key(repository, "j"), *ids)
             if len(page) < PAGE_ITEMS_MAX:
                 return
             gone -= event_ids(event for _, event in page)
@@ -182,20 +201,16 @@ class RedisRefStore:
             first = b"(" + page[-1]
 
     async def _journal(self, repository: str, start: str, limit: int) -> list[tuple[bytes, Event]]:
-        with _translating():
-            entries: Any = await self._client.xrange(_key(repository, "j"), start, "+", limit)
-        return [
-            (number, Event(fields[b"b"].decode(), int(fields[b"v"]), decode_change(fields[b"c"])))
-            for number, fields in entries
-        ]
+        entries = await self._ask("XRANGE", _key(repository, "j"), start, "+", "COUNT", limit)
+        return [(number, _event(repository, number, fields)) for number, fields in entries]
 
     async def _ask(self, *command: Argument) -> Any:
         """Read. A pooled connection may have died since it was used last, so one that fails is asked again, once."""
         with _translating():
             try:
-                return await self._client.execute_command(*command)
+                return await self._execute(*command)
             except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
-                return await self._client.execute_command(*command)
+                return await self._execute(*command)
 
     async def _run(self, script: Script, keys: list[str], arguments: list[Argument]) -> Any:
         """Run a script by its hash, or by its text if the server does not have it (then it ran nothing)."""
@@ -207,7 +222,7 @@ class RedisRefStore:
 
     async def _call(self, *command: Argument) -> Any:
         if not self._wait_replicas:
-            return await self._client.execute_command(*command)
+            return await self._execute(*command)
         assert isinstance(self._client, Redis)
         async with self._client.pipeline(transaction=False) as pipeline:  # WAIT counts for its own connection only
             pipeline.execute_command(*command)
@@ -223,16 +238,33 @@ class RedisRefStore:
             )
         return answer
 
+    async def _execute(self, *command: Argument) -> Any:
+        async with self._turns:
+            return await self._client.execute_command(*command)
+
 
 def _client(url: str, answer_seconds_max: float) -> "Redis | RedisCluster":
+    try:
+        return _parsed_client(url, answer_seconds_max)
+    except (TypeError, ValueError, redis.exceptions.RedisClusterException):
+        # Not the library's words: they may quote a piece of the password.
+        raise Invalid(
+            "this is not a Redis URL: write redis://user:password@host:6379/0 (a cluster has no /0), with signs like "
+            "/ and @ in a password written as %2F and %40"
+        ) from None
+
+
+def _parsed_client(url: str, answer_seconds_max: float) -> "Redis | RedisCluster":
     once = Retry(NoBackoff(), 0)
     limits = {"socket_timeout": answer_seconds_max, "socket_connect_timeout": CONNECT_SECONDS_MAX}
     if url.startswith("redis+cluster://"):
         plain = url.replace("redis+cluster://", "redis://", 1)
-        return RedisCluster.from_url(plain, retry=once, max_connections=CONNECTIONS_MAX, **limits)
+        # One more than we use at once is for the client's own looks at who has which slot.
+        return RedisCluster.from_url(plain, retry=once, max_connections=CONNECTIONS_MAX + 1, **limits)
     pool = BlockingConnectionPool.from_url(
         url, retry=once, max_connections=CONNECTIONS_MAX, timeout=CONNECT_SECONDS_MAX, **limits
     )
+    pool.connection_class(**pool.connection_kwargs)  # connects to nothing yet, but refuses parameters it does not know
     return Redis.from_pool(pool)
 
 
@@ -250,6 +282,13 @@ def _branch_keys(repository: str, name: str) -> list[str]:
     return [_key(repository, "b", name), _key(repository, "j"), _key(repository, "w"), _key(repository, "n")]
 
 
+def _event(repository: str, number: bytes, fields: dict[bytes, bytes]) -> Event:
+    try:
+        return Event(fields[b"b"].decode(), int(fields[b"v"]), decode_change(fields[b"c"]))
+    except (KeyError, ValueError, msgspec.MsgspecError) as error:
+        raise Corrupt(f"entry {number.decode()} of the journal of {repository!r} is not an event: {error!r}") from error
+
+
 def _warnings(report: Durability) -> Iterator[str]:
     if report.appendonly == "no":
         yield "appendonly is no: a restart loses every change since the last snapshot; set appendonly yes"
@@ -265,6 +304,10 @@ def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+# A key of another type, and an error of a script itself, which finds a field missing or not a number.
+_DAMAGE = ("WRONGTYPE ", "user_script:")
+
+
 @contextlib.contextmanager
 def _translating(changing: bool = False) -> Iterator[None]:
     """The one edge where Redis's errors become ours."""
@@ -278,6 +321,10 @@ def _translating(changing: bool = False) -> Iterator[None]:
         if changing and not _unsent(error):
             raise OutcomeUnknown(f"Redis did not answer a change: {error}; read again to see if it was done") from error
         raise Unavailable(f"Redis cannot be reached: {error}") from error
+    except redis.exceptions.ResponseError as error:
+        if str(error).startswith(_DAMAGE):
+            raise Corrupt(f"a Redis key is not what was written: {error}; stop all writers and recover it") from error
+        raise Unavailable(f"Redis refuses: {error}") from error
     except (redis.exceptions.RedisError, redis.exceptions.RedisClusterException) as error:
         raise Unavailable(f"Redis refuses: {error}") from error
 

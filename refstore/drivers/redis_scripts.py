@@ -51,6 +51,7 @@ def _script(text: str) -> Script:
 # KEYS: record, journal, barrier. ARGV: barrier or not, branch name, change, incarnation, then those of the change.
 # The barrier is a write for WAIT to wait for: a repeated append writes nothing, but may only be answered when the
 # first one, perhaps of another connection, has reached the replicas; what is written later reaches them later.
+# For the same reason a change that goes by swap is followed by one: it may find that there is nothing to swap.
 _BEGIN = """
 local record, journal, barrier = KEYS[1], KEYS[2], KEYS[3]
 local flat, b = redis.call('HGETALL', record), {}
@@ -158,6 +159,12 @@ redis.call('XADD', KEYS[2], '*', 'b', ARGV[1], 'v', ARGV[2], 'c', ARGV[3])
 return 1
 """)
 
+# KEYS: barrier.
+BARRIER = _script("""
+redis.call('SET', KEYS[1], '1')
+return 1
+""")
+
 # KEYS: values, index. ARGV: key, value, expected value (if any).
 SET = _script("""
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
@@ -221,8 +228,8 @@ def from_fields(name: str, fields: Mapping[bytes, bytes]) -> Branch | None:
     """The record of a hash; None if it is empty, which is how Redis says absent."""
     if not fields:
         return None
-    text = {field.decode(): value.decode() for field, value in fields.items()}
     try:
+        text = {field.decode(): value.decode() for field, value in fields.items()}
         return Branch(
             name=name,
             incarnation=text["incarnation"],
@@ -267,6 +274,7 @@ def change_arguments(name: str, change: BranchChange, waits: bool) -> list[Argum
 
 
 __all__ = [
+    "BARRIER",
     "DELETE",
     "SET",
     "SET_IF",

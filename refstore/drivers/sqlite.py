@@ -9,15 +9,19 @@
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
 
 from refstore.drivers.keys import PAGE_ITEMS_MAX, check_key, check_value, event_id, prefix_stop
 from refstore.drivers.sqlite_file import Writer, connect, translated
-from refstore.errors import Conflict, NotFound
+from refstore.errors import Conflict, Corrupt, NotFound
 from refstore.records import Branch, BranchChange, Event, decode_branch, decode_event, encode
 from refstore.refs import apply, event_of
 from refstore.store import ABSENT, Absent, Item
+
+T = TypeVar("T")
 
 BRANCHES_CACHED_MAX = 1024  # decoded records of some 20 KB at most in common use: 20 MB
 
@@ -102,7 +106,7 @@ class SqliteRefStore:
         while True:
             page = self._all(LIST, (repository, after, len(prefix), prefix))
             for _, record in page:
-                yield decode_branch(record)
+                yield self._decoded_by(decode_branch, record)
             if len(page) < PAGE_ITEMS_MAX:
                 return
             after = page[-1][0]
@@ -125,7 +129,7 @@ class SqliteRefStore:
 
     async def events(self, repository: str, limit: int = 1000) -> list[Event]:
         rows = self._all("SELECT event FROM journal WHERE repository = ? ORDER BY seq LIMIT ?", (repository, limit))
-        return [decode_event(event) for (event,) in rows]
+        return [self._decoded_by(decode_event, event) for (event,) in rows]
 
     async def trim(self, repository: str, events: list[Event]) -> None:
         rows = [(repository, *event_id(event)) for event in events]
@@ -144,7 +148,13 @@ class SqliteRefStore:
         row = connection.execute(READ, (*seen, repository, name)).fetchone()
         if row is None:
             return None
-        return known if row[0] is None else decode_branch(row[0])
+        return known if row[0] is None else self._decoded_by(decode_branch, row[0])
+
+    def _decoded_by(self, decode: Callable[[bytes], T], record: bytes) -> T:
+        try:
+            return decode(record)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Corrupt(f"{self._path} holds a record that cannot be read: {error}; recover it") from error
 
     def _keep(self, repository: str, name: str, branch: Branch) -> None:
         """Only what is committed may come here: a version that was rolled back will be made again, differently."""

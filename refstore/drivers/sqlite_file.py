@@ -10,6 +10,7 @@ it must be on a local disk, not on a network file system.
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import time
 from collections import deque
@@ -166,7 +167,7 @@ class Writer:
         self._connection.execute("SAVEPOINT job")
         try:
             outcome = job(self._connection)
-        except sqlite3.OperationalError:  # the file or the disk: it concerns the whole transaction
+        except sqlite3.Error:  # the file or the disk: it concerns the whole transaction
             raise
         except Exception as error:
             self._connection.execute("ROLLBACK TO job")
@@ -176,7 +177,8 @@ class Writer:
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:  # SQLite may have done so by itself
-            self._connection.execute("ROLLBACK")
+            with contextlib.suppress(sqlite3.Error):  # the jobs must hear of the first error, or they wait for ever
+                self._connection.execute("ROLLBACK")
 
     def _uncommitted(self, error: sqlite3.Error) -> Error:
         if _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):

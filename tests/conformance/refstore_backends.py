@@ -17,7 +17,7 @@ from refstore.drivers.bucket import SEGMENT_BYTES_MAX, BucketRefStore
 from refstore.drivers.memory import MemoryRefStore
 from refstore.open import RefStore, open_refstore
 from tests.servers.dynamodb import shared_dynamodb
-from tests.servers.redis import shared_redis
+from tests.servers.redis import shared_redis, shared_redis_cluster, shared_redis_pair
 from tests.servers.seaweedfs import shared_s3
 
 
@@ -71,6 +71,16 @@ def redis(directory: Path) -> Backend:
     return _at(shared_redis())
 
 
+def redis_cluster(directory: Path) -> Backend:
+    """Where keys without a common hash tag are refused (CROSSSLOT)."""
+    return _at(shared_redis_cluster())
+
+
+def redis_wait(directory: Path) -> Backend:
+    """Where every change waits for a replica; under load that may take longer than the default second."""
+    return _at(f"{shared_redis_pair()}?wait_replicas=1&wait_timeout=30")
+
+
 def dynamodb(directory: Path) -> Backend:
     query = urlencode({"region": "eu-west-1", "endpoint": shared_dynamodb(), "create": "true"})
     return _at(f"dynamodb://lsmfs-test?{query}")
@@ -99,13 +109,21 @@ BACKENDS = {
     "memory": memory,
     "sqlite": sqlite,
     "redis": redis,
+    "redis-cluster": redis_cluster,
+    "redis-wait": redis_wait,
     "dynamodb": dynamodb,
     "bucket": bucket_in_memory,
     "bucket-files": bucket_of_files,
     "bucket-s3": bucket_on_s3,
 }
 # Tests of one server run in one process, so that it is started once.
-GROUPS = {"redis": "redis", "dynamodb": "dynamodb", "bucket-s3": "s3"}
+GROUPS = {
+    "redis": "redis",
+    "redis-cluster": "redis",
+    "redis-wait": "redis",
+    "dynamodb": "dynamodb",
+    "bucket-s3": "s3",
+}
 PARAMETERS = [
     pytest.param(name, marks=pytest.mark.xdist_group(GROUPS[name]) if name in GROUPS else ()) for name in BACKENDS
 ]
