@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import typer
 
-from lsmfs.cli import branches, folders, objects, repositories, services
+from lsmfs.cli import branches, folders, history, merges, objects, repositories, services, tags
 from lsmfs.cli.exits import EPILOG, FAILED, INTERRUPTED
 from lsmfs.cli.session import DataOption, DebugOption, JsonOption, Session, command
 
@@ -27,7 +27,7 @@ def root(context: typer.Context, data: DataOption = None, json: JsonOption = Fal
     context.obj = Session(data, json, debug)
 
 
-for part in (repositories, objects, folders, branches, services):
+for part in (repositories, objects, folders, branches, history, merges, tags, services):
     part.add_to(app)
 
 
@@ -54,11 +54,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
         tell = getattr(error, "format_message", None)  # what typer raises for a wrong command line
         if tell is None:
             raise
-        context = getattr(error, "ctx", None)
-        where = context.command_path if context is not None else "lsmfs"
-        if str(tell()).strip():  # empty: the help was shown instead
-            sys.stderr.write(f"error: {' '.join(str(tell()).split())} See `{where} --help`.\n")
+        sys.stderr.write(_told(str(tell()), getattr(error, "ctx", None)))
         return int(getattr(error, "exit_code", FAILED))
+
+
+def _told(message: str, context: typer.Context | None) -> str:
+    """What is wrong with a command line, in one line; where commands were left out, the help that names them."""
+    if not message.strip() or message.startswith("Usage:"):  # empty: typer has shown the help
+        return message and f"{message}\n"
+    where = context.command_path if context is not None else "lsmfs"
+    return f"error: {' '.join(message.split())} See `{where} --help`.\n"
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from lsmfs.cli import listings, show
 from lsmfs.cli.objects import DELIMITER, find_entry
 from lsmfs.cli.progress import metered
 from lsmfs.cli.session import Session, command
-from lsmfs.cli.uri import Uri, check_text, looks_like_uri, parse_object, parse_uri
+from lsmfs.cli.uri import Uri, check_text, looks_like_uri, parse_uri, parse_version, with_path
 from lsmfs.lsm import records
 from lsmfs.lsm.listing import PAGE_MAX
 from lsmfs.model import key_of
@@ -21,21 +21,22 @@ from refstore.errors import Invalid, NotFound
 
 async def ls(
     session: Session,
-    uri: Annotated[str, typer.Argument(metavar="URI", help="A branch, or a prefix on it.")],
+    uri: Annotated[str, typer.Argument(metavar="URI", help="A branch or any revision, or a prefix in it.")],
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Every object, not only one level.")] = False,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many lines at most.")] = None,
     after: Annotated[str, typer.Option("--after", metavar="PATH", help="Begin after this path.")] = "",
 ) -> None:
-    """List what is on a branch, in byte order of the path. What follows the branch is a prefix: end it with / to look
-    into a folder.
+    """List what is on a branch or in a commit, in byte order of the path. What follows the branch is a prefix: end it
+    with / to look into a folder.
 
     \b
     lsmfs ls lsmfs://lake/main/sensors/
     lsmfs ls lsmfs://lake/main --recursive --limit 10
+    lsmfs ls lsmfs://lake/main~2/sensors/
     """
-    name, after = parse_uri(uri), check_text(after)
-    async with session.branch(name) as (_, repository, _):
-        count = await _list(session, repository, name, "" if recursive else DELIMITER, limit, after)
+    name, after = parse_version(uri), check_text(after)
+    async with session.version(name) as (_, repository, ref):
+        count = await _list(session, repository, name._replace(ref=ref), "" if recursive else DELIMITER, limit, after)
     if not count:
         session.note(f"nothing begins with {show.printable(str(name))}" + (f" after {after}" if after else ""))
 
@@ -47,7 +48,7 @@ async def _list(
     count, place = 0, after.encode()
     while limit is None or count < limit:
         size = PAGE_MAX if limit is None else min(PAGE_MAX, limit - count)
-        page = await repository.list(name.branch, name.path, delimiter, place.decode(), size)
+        page = await repository.list(name.ref, name.path, delimiter, place.decode(), size)
         for key, entry in page.items:
             path = key.decode()
             document = {"prefix": path} if entry is None else show.entry_document(path, entry)
@@ -73,7 +74,7 @@ async def rm(
     """
     names: dict[Uri, list[str]] = defaultdict(list)
     for text in uris:
-        name = parse_uri(text) if recursive else parse_object(text)
+        name = parse_uri(text) if recursive else with_path(parse_uri(text))
         if not name.path and not everything:
             raise Invalid(f"{text!r} is a whole branch: to remove everything on it say --all, too")
         names[name._replace(path="")].append(name.path)
@@ -81,14 +82,14 @@ async def rm(
         async with session.branch(branch) as (_, repository, _):
             keys = await (_below if recursive else _existing)(repository, branch, paths)
             with metered(session.err, "removing", len(keys), quiet=session.json) as meter:
-                await _remove(repository, branch.branch, keys)
+                await _remove(repository, branch.ref, keys)
                 meter.advance(len(keys))
-        document = {"repository": branch.repository, "branch": branch.branch, "removed": len(keys)}
-        session.emit(document, f"removed {len(keys)} from {branch.repository}/{branch.branch}")
+        document = {"repository": branch.repository, "branch": branch.ref, "removed": len(keys)}
+        session.emit(document, f"removed {len(keys)} from {branch.repository}/{branch.ref}")
 
 
 async def _existing(repository: Repository, branch: Uri, paths: list[str]) -> pa.ChunkedArray:
-    found = await repository.get_many(branch.branch, paths)
+    found = await repository.get_many(branch.ref, paths)
     for path in paths:
         if key_of(path) not in found:
             await _missing(repository, branch._replace(path=path))
@@ -107,9 +108,9 @@ async def _below(repository: Repository, branch: Uri, paths: list[str]) -> pa.Ch
     chunks: list[pa.Array] = []
     for path in paths:
         exact = path.rstrip(DELIMITER)
-        there = list(await repository.get_many(branch.branch, [exact])) if exact == path and exact else []
+        there = list(await repository.get_many(branch.ref, [exact])) if exact == path and exact else []
         found = [pa.array(there, pa.binary()).cast(pa.string())] if there else []
-        async for rows in repository.scan(branch.branch, exact + DELIMITER if exact else ""):
+        async for rows in repository.scan(branch.ref, exact + DELIMITER if exact else ""):
             found += rows["key"].chunks
         if not found:
             raise NotFound(f"nothing is at or below {branch._replace(path=path)}: `lsmfs ls` shows what is there")
@@ -146,11 +147,11 @@ async def stage(
         with metered(session.err, f"reading {listing}", quiet=session.json) as meter:
             rows = await asyncio.to_thread(listings.read, listing, name.path, meter.advance)
             meter.describe(f"staging {len(rows)} entries", len(rows))
-            async with repository.writer(name.branch) as writer:
+            async with repository.writer(name.ref) as writer:
                 await writer.stage(rows)
             meter.advance(len(rows))
-    document = {"repository": name.repository, "branch": name.branch, "prefix": name.path, "staged": len(rows)}
-    session.emit(document, f"staged {len(rows)} entries on {name.repository}/{name.branch} as one unit")
+    document = {"repository": name.repository, "branch": name.ref, "prefix": name.path, "staged": len(rows)}
+    session.emit(document, f"staged {len(rows)} entries on {name.repository}/{name.ref} as one unit")
 
 
 def add_to(app: typer.Typer) -> None:

@@ -18,7 +18,7 @@ from lsmfs.repository import Repository
 from refstore.errors import Error, Invalid, NotFound, OutcomeUnknown
 from refstore.store import ABSENT, Absent
 
-ObjectArgument = Annotated[str, typer.Argument(metavar="URI", help="The object: lsmfs://repository/branch/path.")]
+ObjectArgument = Annotated[str, typer.Argument(metavar="URI", help="The object: lsmfs://repository/revision/path.")]
 MetaOption = Annotated[list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="May be repeated.")]
 DELIMITER = "/"
 
@@ -92,7 +92,7 @@ async def _put_entry(
 ) -> None:
     """Write the entry. If it is refused, nothing refers to the body, so that goes too."""
     try:
-        async with repository.writer(target.branch) as writer:
+        async with repository.writer(target.ref) as writer:
             await writer.put(target.path, entry, expected)
     except Error as error:
         if not isinstance(error, OutcomeUnknown):
@@ -109,13 +109,14 @@ async def get(
 
     \b
     lsmfs get lsmfs://lake/main/sensors/day.parquet -o day.parquet
+    lsmfs get lsmfs://lake/v1/sensors/day.parquet
     """
     name = parse_object(uri)
     if looks_like_uri(to):
         raise Invalid(f"--output {to!r} is no file: to copy within lsmfs, get the object and put it")
     if session.json and to == STANDARD:
         raise Invalid("--json needs --output FILE: without it the object itself is the output")
-    async with session.branch(name) as (installation, repository, _):
+    async with session.version(name) as (installation, repository, _):
         entry = await find_entry(repository, name)
         quiet = session.json or to == STANDARD
         with output(to) as file, metered(session.err, name.path, entry.size_bytes, True, quiet) as meter:
@@ -130,10 +131,10 @@ async def get(
 async def find_entry(repository: Repository, name: Uri) -> Entry:
     """The entry; `NotFound` tells if there are entries below that name."""
     try:
-        return await repository.get(name.branch, name.path)
+        return await repository.get(name.ref, name.path)
     except NotFound as error:
         folder = name.path.rstrip(DELIMITER) + DELIMITER
-        if (await repository.list(name.branch, folder, limit=1)).items:
+        if (await repository.list(name.ref, folder, limit=1)).items:
             raise NotFound(
                 f"{error}, but there are objects below it: `lsmfs ls {name._replace(path=folder)}`"
             ) from None
@@ -145,9 +146,10 @@ async def stat(session: Session, uri: ObjectArgument) -> None:
 
     \b
     lsmfs stat lsmfs://lake/main/sensors/day.parquet
+    lsmfs stat lsmfs://lake/main~2/sensors/day.parquet
     """
     name = parse_object(uri)
-    async with session.branch(name) as (_, repository, _):
+    async with session.version(name) as (_, repository, _):
         entry = await find_entry(repository, name)
     session.emit({"uri": str(name), **show.entry_document(name.path, entry)}, show.entry_text(name, entry))
 

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from lsmfs.cli.exits import FAILED, INTERRUPTED, PIPE_CLOSED, TERMINATED, code_of
 from lsmfs.cli.files import translated
-from lsmfs.cli.suggest import open_repository, read_branch
+from lsmfs.cli.suggest import find_version, open_repository, read_branch
 from lsmfs.cli.uri import Uri
 from lsmfs.installation import Installation, open_installation
 from lsmfs.repository import Repository
@@ -41,6 +41,10 @@ DataOption = Annotated[
     typer.Option(
         "--data", envvar="LSMFS_DATA", show_envvar=True, help=f"Folder of the installation [./{DATA_DEFAULT}]."
     ),
+]
+# Only before the command is the variable read: or it would win over a --data that stands there.
+NearDataOption = Annotated[
+    Path | None, typer.Option("--data", help=f"Folder of the installation [LSMFS_DATA, or ./{DATA_DEFAULT}].")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document, or a line of JSON for each item.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
@@ -76,7 +80,13 @@ class Session:
     async def branch(self, uri: Uri) -> AsyncIterator[tuple[Installation, Repository, Branch]]:
         """The branch of the URI as it is now: a wrong name is told before any work is done."""
         async with self.repository(uri.repository) as (installation, repository):
-            yield installation, repository, await read_branch(repository, uri.branch)
+            yield installation, repository, await read_branch(repository, uri.ref)
+
+    @contextlib.asynccontextmanager
+    async def version(self, uri: Uri) -> AsyncIterator[tuple[Installation, Repository, str]]:
+        """What to read for the revision of the URI: the branch, or the one commit that it names now."""
+        async with self.repository(uri.repository) as (installation, repository):
+            yield installation, repository, await find_version(repository, uri.ref)
 
     def emit(self, document: object, text: str) -> None:
         """One result: as a line of JSON, or as text for people."""
@@ -102,7 +112,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
     def add(work: Command) -> Command:
         own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
         common = [
-            _option("data", DataOption, None),
+            _option("data", NearDataOption, None),
             _option("json", JsonOption, False),
             _option("debug", DebugOption, False),
         ]
@@ -110,8 +120,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
 
         @functools.wraps(work)
         def run(context: typer.Context, data: Path | None, json: bool, debug: bool, **arguments: object) -> None:
-            outer = context.obj if isinstance(context.obj, Session) else Session()
-            session = Session(data or outer.data, json or outer.json, debug or outer.debug, os.environ)
+            session = _nearer(context, data, json, debug)
             raise typer.Exit(_run(session, work(session, **arguments)))
 
         parameters = [context, *own, *common]
@@ -122,6 +131,26 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
         return work
 
     return add
+
+
+def group(app: typer.Typer, name: str, text: str) -> typer.Typer:
+    """Add a group of commands; the common options are also taken between its name and the command's."""
+    inner = typer.Typer(name=name, help=text, no_args_is_help=True, rich_markup_mode=None)
+
+    @inner.callback()
+    def options(
+        context: typer.Context, data: NearDataOption = None, json: JsonOption = False, debug: DebugOption = False
+    ) -> None:
+        context.obj = _nearer(context, data, json, debug)
+
+    app.add_typer(inner)
+    return inner
+
+
+def _nearer(context: typer.Context, data: Path | None, json: bool, debug: bool) -> Session:
+    """The session with options that stand nearer to the command than those before."""
+    outer = context.obj if isinstance(context.obj, Session) else Session()
+    return Session(data or outer.data, json or outer.json, debug or outer.debug, os.environ)
 
 
 def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:

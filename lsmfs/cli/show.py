@@ -1,4 +1,4 @@
-"""How things look: an entry, a commit, a branch as a JSON document and as text for people."""
+"""How things look: an entry, a difference, a commit as a JSON document and as text for people."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -6,9 +6,12 @@ from datetime import UTC, datetime, timedelta
 from lsmfs.cli.uri import Uri
 from lsmfs.model import Entry
 from lsmfs.tree.commits import Commit
+from lsmfs.tree.diff import Difference
+from lsmfs.tree.merge import Clash
 from refstore.records import CommitId
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
@@ -26,8 +29,11 @@ def time_text(microseconds: int) -> str:
 
 
 def entry_document(path: str, entry: Entry) -> dict[str, object]:
+    return {"path": path, **entry_facts(entry)}
+
+
+def entry_facts(entry: Entry) -> dict[str, object]:
     return {
-        "path": path,
         "size_bytes": entry.size_bytes,
         "etag": entry.etag,
         "mtime": time_text(entry.mtime_us),
@@ -62,6 +68,41 @@ def listing_text(path: str, entry: Entry | None) -> str:
     return f"{time_text(entry.mtime_us):20}  {entry.size_bytes:>12}  {printable(path)}"
 
 
+def difference_document(difference: Difference) -> dict[str, object]:
+    return {
+        "type": difference.type,
+        "path": difference.key.decode(),
+        "before": _facts_or_none(difference.before),
+        "after": _facts_or_none(difference.after),
+    }
+
+
+def difference_text(difference: Difference) -> str:
+    """A line such as `~ path  3 -> 5 bytes`."""
+    sizes = [str(entry.size_bytes) for entry in (difference.before, difference.after) if entry is not None]
+    return f"{SIGNS[difference.type]} {printable(difference.key.decode())}  {' -> '.join(sizes)} bytes"
+
+
+def clash_document(clash: Clash) -> dict[str, object]:
+    return {
+        "type": "conflict",
+        "path": clash.key.decode(),
+        "base": _facts_or_none(clash.base),
+        "source": _facts_or_none(clash.source),
+        "destination": _facts_or_none(clash.destination),
+    }
+
+
+def clash_text(clash: Clash, source: str, destination: str) -> str:
+    sides = ((source, clash.source), (destination, clash.destination))
+    told = (f"{side}: {'removed' if entry is None else f'{entry.size_bytes} bytes'}" for side, entry in sides)
+    return f"! {printable(clash.key.decode())}  {', '.join(told)}"
+
+
+def _facts_or_none(entry: Entry | None) -> dict[str, object] | None:
+    return None if entry is None else entry_facts(entry)
+
+
 def commit_document(identity: CommitId, commit: Commit) -> dict[str, object]:
     return {
         "id": identity,
@@ -74,12 +115,17 @@ def commit_document(identity: CommitId, commit: Commit) -> dict[str, object]:
     }
 
 
-def commit_text(identity: CommitId, commit: Commit) -> str:
+def commit_text(identity: CommitId, commit: Commit, entries: int | None = None) -> str:
+    """A commit for people: in a log, where its first parent is the next one; or alone, if its entries are counted."""
+    is_alone = entries is not None
     rows = [
         ("commit", identity),
+        *(("parent", parent) for parent in commit.parents[:1] if is_alone),
+        *(("merged", parent) for parent in commit.parents[1:]),
         ("committer", commit.committer or "-"),
         ("created", time_text(commit.created_us)),
         *((f"meta {key}", value) for key, value in commit.metadata.items()),
+        *([("entries", f"{entries}")] if is_alone else []),
     ]
     message = "\n".join(f"    {printable(line)}" for line in commit.message.splitlines())
     return f"{fields([(name, printable(value)) for name, value in rows])}\n\n{message}\n"

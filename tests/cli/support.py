@@ -69,10 +69,14 @@ class Lake:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return str(path)
 
-    def put(self, *paths: str) -> None:
-        """An object at each path of the branch main, whose body is its path."""
+    def put(self, *paths: str, branch: str = "main", body: str = "") -> None:
+        """An object at each path of the branch; its body is its path, if nothing else is said."""
         for path in paths:
-            assert self("put", self.file("body", path), f"lsmfs://lake/main/{path}").code == 0
+            assert self("put", self.file("body", body or path), f"lsmfs://lake/{branch}/{path}").code == 0
+
+    def commit(self, message: str, branch: str = "main") -> str:
+        """A commit of what is staged; its id."""
+        return str(self.json("commit", f"lake/{branch}", "-m", message)["id"])
 
     def keys(self, prefix: str = "") -> list[str]:
         result = self("ls", f"lsmfs://lake/main/{prefix}", "--recursive", "--json")

@@ -90,7 +90,7 @@ MISTAKES = [
     (["put", "body", "lake/mian/a"], 3, "did you mean 'main'?"),
     (["put", "body", "other-name/main/a"], 3, "there is lake"),
     (["put", "body"], 2, "Missing argument"),
-    (["get", "lake/main/missing"], 3, "'missing' does not exist on branch 'main'"),
+    (["get", "lake/main/missing"], 3, "'missing' does not exist on 'main'"),
     (["get", "lake/main/folder"], 3, "lsmfs ls lsmfs://lake/main/folder/"),
     (["get", "lake/main"], 2, "names no object"),
     (["get", "lake/main/folder/a", "-o", "."], 2, "is a directory"),

@@ -7,18 +7,23 @@ import pytest
 from lsmfs.cli import app, run
 from lsmfs.cli.exits import CODES
 from lsmfs.cli.suggest import advice_on
-from lsmfs.cli.uri import Uri, parse_uri
+from lsmfs.cli.uri import Uri, parse_beside, parse_rules, parse_uri, parse_version
 from refstore.errors import Invalid
 from tests.cli.support import Lake
 
-COMMANDS = [command.name for command in app.registered_commands]
+GROUPS = {
+    group.typer_instance.info.name: group.typer_instance for group in app.registered_groups if group.typer_instance
+}
+COMMANDS = [*(f"{command.name}" for command in app.registered_commands), *map(str, GROUPS)]
+WITH_EXAMPLE = [*(f"{command.name}" for command in app.registered_commands)]
+WITH_EXAMPLE += [f"{name} {command.name}" for name, group in GROUPS.items() for command in group.registered_commands]
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name])
+@pytest.mark.parametrize("name", WITH_EXAMPLE)
 def test_every_command_has_help_with_an_example_and_the_common_options(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([name, "--help"]) == 0
+    assert run([*name.split(), "--help"]) == 0
     text = capsys.readouterr().out
     assert all(option in text for option in ("--json", "--data", "--debug"))
     assert f"  lsmfs {name}" in text or f"| lsmfs {name}" in text
@@ -33,8 +38,9 @@ def test_the_help_lists_every_command_and_every_exit_code(capsys: pytest.Capture
 
 def test_no_arguments_at_all_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 2
-    shown = capsys.readouterr()
-    assert "Usage: lsmfs" in shown.out + shown.err
+    assert capsys.readouterr().err.startswith("Usage: lsmfs [OPTIONS]")
+    assert run(["branch"]) == 2
+    assert "\n  create  Create a branch" in capsys.readouterr().err
 
 
 def test_the_common_options_are_taken_before_and_after_the_command(lake: Lake) -> None:
@@ -43,9 +49,24 @@ def test_the_common_options_are_taken_before_and_after_the_command(lake: Lake) -
     assert lake("ls", "lake/main", "--data", str(lake.folder / "other")).code == 3  # the nearer one counts
 
 
+def test_the_common_options_are_taken_anywhere_around_the_commands_of_a_group(lake: Lake) -> None:
+    listed = lake("branch", "list", "lake", "--json").lines
+    assert [line["branch"] for line in listed] == ["main"]
+    assert lake("--json", "branch", "list", "lake").lines == listed
+    assert lake("branch", "--json", "list", "lake").lines == listed
+    other = str(lake.folder / "other")
+    assert lake("branch", "--data", other, "list", "lake").code == 3
+    assert lake("branch", "--data", other, "list", "lake", "--data", str(lake.data)).code == 0
+    assert "Traceback" in lake("branch", "--debug", "list", "none").err
+    assert "Traceback" in lake("tag", "list", "none", "--debug").err
+
+
 def test_the_folder_is_taken_from_the_environment(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LSMFS_DATA", str(lake.data))
     assert run(["repos"]) == 0
+    monkeypatch.setenv("LSMFS_DATA", str(lake.folder / "other"))
+    assert lake("repos").code == 0  # what the user types wins, wherever it stands
+    assert run(["repos", "--data", str(lake.data)]) == 0
 
 
 def test_version_is_printed(lake: Lake) -> None:
@@ -70,7 +91,7 @@ def test_a_traceback_is_shown_only_if_asked_for(lake: Lake) -> None:
     assert "Traceback" not in lake("get", "lake/main/none").err
     result = lake("get", "lake/main/none", "--debug")
     assert "Traceback" in result.err
-    assert result.err.splitlines()[-1] == "error: 'none' does not exist on branch 'main'"
+    assert result.err.splitlines()[-1] == "error: 'none' does not exist on 'main'"
 
 
 def test_corrupt_metadata_has_its_own_exit_code(lake: Lake) -> None:
@@ -101,6 +122,28 @@ def test_a_uri_may_leave_its_scheme_out_and_keeps_its_path_as_it_is() -> None:
 def test_what_is_no_uri_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         parse_uri(text)
+
+
+def test_a_revision_may_stand_where_only_is_read() -> None:
+    assert parse_version("lsmfs://lake/main~2^2/a/b") == Uri("lake", "main~2^2", "a/b")
+    assert parse_version("lake/main@") == Uri("lake", "main@", "")
+    for text in ("lake/main~2/a", "lake/main@", "lake/main^"):
+        with pytest.raises(Invalid, match="a commit cannot be written to: name a branch"):
+            parse_uri(text)
+    for text in ("lake/main~x/a", "lake/a b", "lake/~2"):
+        with pytest.raises(Invalid, match="is no revision"):
+            parse_version(text)
+
+
+def test_a_second_revision_may_leave_the_repository_out() -> None:
+    first = Uri("lake", "main")
+    assert parse_beside("dev~1", first) == parse_beside("lsmfs://lake/dev~1", first) == Uri("lake", "dev~1")
+    with pytest.raises(Invalid, match="in two repositories"):
+        parse_beside("pond/dev", first)
+
+
+def test_the_prefix_of_a_rule_may_have_an_equals_sign() -> None:
+    assert parse_rules(["day=7/=source-wins"]) == {"day=7/": "source-wins"}
 
 
 def test_arguments_that_are_not_utf_8_are_refused(lake: Lake) -> None:
