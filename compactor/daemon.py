@@ -68,7 +68,7 @@ class Daemon:
     async def round(self, stop: asyncio.Event | None = None) -> int:
         """Look at every branch once; how many compactions were done. When told to stop, begin no other one."""
         self.metrics.rounds += 1
-        due = [(r, p) for r in self.repositories for p in await self._plans(r)]
+        due = [(r, p) for r in self.repositories for p in await self._due(r)]
         done, failures = 0, []
         for start in range(0, len(due), AT_ONCE):
             if stop is not None and stop.is_set():
@@ -83,6 +83,16 @@ class Daemon:
             raise (unexpected or failures)[0]
         self.metrics.errors += len(failures)
         return done
+
+    async def _due(self, repository: Repository) -> list[Plan]:
+        try:
+            return await self._plans(repository)
+        except Unavailable:
+            raise  # the ref store serves all repositories
+        except Error as error:  # one bad repository must not stop the others
+            self.metrics.errors += 1
+            log.error("failed", repository=repository.name, error=str(error))
+            return []
 
     async def _plans(self, repository: Repository) -> list[Plan]:
         now = repository.clock.monotonic()

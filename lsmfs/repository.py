@@ -20,7 +20,8 @@ import pyarrow as pa
 from lsmfs.clock import Clock, SystemClock
 from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.cache import DiskCache
-from lsmfs.lsm.listing import PAGE_MAX, Page, beyond, list_page
+from lsmfs.lsm.listing import PAGE_MAX, Page, list_page
+from lsmfs.lsm.records import beyond
 from lsmfs.lsm.run import EMPTY_RUN, Run
 from lsmfs.lsm.tables import Tables
 from lsmfs.lsm.view import LayerGone, View, check_moved, commit_as_branch, layer_names
@@ -174,7 +175,10 @@ class Repository:
             except NotFound:
                 pass  # it is no branch
         branch = commit_as_branch(await self.resolve(ref))
-        return View(self.tables, branch, [], await self._base(branch))
+        try:
+            return View(self.tables, branch, [], await self._base(branch))
+        except LayerGone as gone:
+            raise Corrupt(f"{branch.name}: {gone}, though it refers to it") from gone
 
     async def _branch_view(self, branch: str) -> View:
         for _ in range(VIEW_TRIES_MAX):
@@ -267,7 +271,10 @@ class Repository:
 
     async def _named(self, name: str) -> CommitId:
         if is_commit_id(name):
-            await self.commits.load(CommitId(name))
+            try:
+                await self.commits.load(CommitId(name))
+            except NotFound:
+                raise NotFound(f"there is no commit {name}") from None
             return CommitId(name)
         try:
             return (await self.branches.read(name)).base_commit
@@ -319,20 +326,17 @@ class Repository:
         """What differs between two revisions, in order of the path; of a branch its newest commit counts."""
         runs = [await self._run(await self.resolve(ref)) for ref in (left, right)]
         start = _utf8(prefix)
-        async for pair in diff_runs(self.tables, runs[0], runs[1], start, beyond(start)):
-            for difference in differences(*pair):
-                yield difference
+        async for difference in differences(diff_runs(self.tables, runs[0], runs[1], start, beyond(start))):
+            yield difference
 
     async def diff_uncommitted(self, branch: str, prefix: str = "") -> AsyncIterator[Difference]:
         """What is staged on a branch and differs from its newest commit."""
         view, start = await self._branch_view(branch), _utf8(prefix)
         names = layer_names(view.branch)
         layers = [await self.tables.load_run(RunId(name)) if is_run(name) else name for name in names]
-        async for pair in diff_layers(self.tables, view.base, layers, self.settings.shape, start):
-            for difference in differences(*pair):
-                if not difference.key.startswith(start):
-                    return
-                yield difference
+        pairs = diff_layers(self.tables, view.base, layers, self.settings.shape, start, beyond(start))
+        async for difference in differences(pairs):
+            yield difference
 
     async def merge(
         self,

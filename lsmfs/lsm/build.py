@@ -15,6 +15,7 @@ Tombstones stay in a compaction, for what lies below; a commit drops them, for n
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -250,17 +251,30 @@ async def by_range(lower: Run, windows: AsyncIterator[pa.Table], shape: Shape) -
         yield held_at, pa.concat_tables(held).combine_chunks()
 
 
-async def changes(tables: Tables, layers: Sequence[str | Run], start: bytes = b"") -> AsyncIterator[pa.Table]:
-    """The layers (newest first) merged, from key `start` on: sorted, disjoint, ascending windows. Loose tables are
-    held whole; runs are read a window at a time."""
+async def changes(
+    tables: Tables, layers: Sequence[str | Run], start: bytes = b"", stop: bytes | None = None
+) -> AsyncIterator[pa.Table]:
+    """The layers (newest first) merged: sorted, disjoint, ascending windows of the keys from `start` on and before
+    `stop`. Loose tables are held whole; runs are read a window at a time."""
     loose = iter(await asyncio.gather(*(tables.read(layer) for layer in layers if isinstance(layer, str))))
     sources: list[pa.Table | Run] = [next(loose) if isinstance(layer, str) else layer for layer in layers]
-    for until in [*window_bounds(sources, start), None]:
-        parts = [await between(tables, source, start, until) for source in sources]
+    async for parts in windows(tables, sources, start, stop):
         window = await tables.compute(records.merge, parts)
         if len(window):
             yield window
-        start = until + b"\0" if until is not None else b""
+
+
+async def windows(
+    tables: Tables, sources: Sequence[pa.Table | Run], start: bytes = b"", stop: bytes | None = None
+) -> AsyncIterator[list[pa.Table]]:
+    """The rows of each source, a window of keys at a time; no range is read twice."""
+    if stop is not None and start >= stop:
+        return
+    passages = [Passage(tables, source) for source in sources]
+    ends = [end for key in window_bounds(sources, start) if (end := key + b"\0") and (stop is None or end < stop)]
+    for low, high in pairwise([start, *ends, stop]):
+        assert low is not None
+        yield await asyncio.gather(*(passage.between(low, high) for passage in passages))
 
 
 def window_bounds(sources: Sequence[pa.Table | Run], start: bytes) -> list[bytes]:
@@ -280,25 +294,43 @@ def _marks(source: pa.Table | Run, start: bytes) -> list[tuple[bytes, int]]:
     if isinstance(source, Run):
         first = source.at_or_after(start)
         return list(zip(source.max_keys[first:], source.table["count"].to_pylist()[first:], strict=True))
-    rows = pa.array(np.arange(_rank(source, start, "left") + MARK_ROWS - 1, len(source), MARK_ROWS))
+    rows = pa.array(np.arange(_rank(source, start) + MARK_ROWS - 1, len(source), MARK_ROWS))
     return [(key, MARK_ROWS) for key in source["key"].take(rows).cast(pa.binary()).to_pylist()]
 
 
-async def between(tables: Tables, source: pa.Table | Run, start: bytes, until: bytes | None) -> pa.Table:
-    """The source's rows with start <= key <= until."""
-    if isinstance(source, Run):
-        first = source.at_or_after(start)
-        stop = len(source) if until is None else min(len(source), source.at_or_after(until) + 1)
-        parts = await asyncio.gather(*(tables.read(file) for file in source.files[first:stop]))
+class Passage:
+    """A source read once from its beginning to its end, a window of keys after the other. A range that reaches into the
+    next window is held until then: of many runs each has one, and reading it anew for every window would cost as many
+    requests as there are windows."""
+
+    def __init__(self, tables: Tables, source: pa.Table | Run) -> None:
+        self._tables = tables
+        self._source = source
+        self._held: dict[int, pa.Table] = {}
+
+    async def between(self, start: bytes, stop: bytes | None) -> pa.Table:
+        """The rows with start <= key < stop."""
+        rows = await self._ranges(self._source, start, stop) if isinstance(self._source, Run) else self._source
+        low = _rank(rows, start)
+        high = len(rows) if stop is None else _rank(rows, stop)
+        return rows.slice(low, max(0, high - low))
+
+    async def _ranges(self, run: Run, start: bytes, stop: bytes | None) -> pa.Table:
+        first, last = run.at_or_after(start), len(run)
+        if stop is not None and (end := run.at_or_after(stop)) < last:
+            last = end + 1 if run.min_keys[end] < stop else end
+        wanted = range(first, last)
+        read = await asyncio.gather(*(self._tables.read(run.files[at]) for at in wanted if at not in self._held))
+        fresh = iter(read)
+        parts = {at: self._held[at] if at in self._held else next(fresh) for at in wanted}
+        self._held = {at: rows for at, rows in parts.items() if stop is not None and run.max_keys[at] >= stop}
         if not parts:
             return records.EMPTY
-        source = pa.concat_tables(parts).combine_chunks()
-    low = _rank(source, start, "left")
-    high = len(source) if until is None else _rank(source, until, "right")
-    return source.slice(low, max(0, high - low))
+        return pa.concat_tables(parts.values()).combine_chunks()
 
 
-def _rank(rows: pa.Table, key: bytes, side: str) -> int:
+def _rank(rows: pa.Table, key: bytes) -> int:
+    """How many rows come before the key, which need not be UTF-8: it may be the end of a prefix."""
     if not len(rows) or not key:
         return 0
-    return int(pc.search_sorted(records.flat(rows["key"]), pa.scalar(key.decode()), side=side).as_py())
+    return int(pc.search_sorted(records.flat(rows["key"]).cast(pa.binary()), pa.scalar(key)).as_py())

@@ -9,6 +9,7 @@ One cursor per layer stands at its next key; the smallest of them is next, and t
 from dataclasses import dataclass, field
 
 from lsmfs.lsm import records
+from lsmfs.lsm.records import beyond
 from lsmfs.lsm.run import Run
 from lsmfs.lsm.table import OpenTable
 from lsmfs.lsm.view import Layer, View
@@ -108,12 +109,6 @@ def _group(key: bytes, prefix: bytes, delimiter: bytes) -> bytes | None:
         return None
     at = key.find(delimiter, len(prefix))
     return None if at < 0 else key[: at + len(delimiter)]
-
-
-def beyond(prefix: bytes) -> bytes | None:
-    """The smallest key greater than all that begin with prefix; None if there is none."""
-    stripped = prefix.rstrip(b"\xff")
-    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
 class Walk:

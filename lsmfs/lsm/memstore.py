@@ -18,6 +18,7 @@ Operation = tuple[bytes, Entry | None]
 """A key and its new entry; None deletes it."""
 
 OPERATION_WEIGHT = 200  # bytes counted for an operation beside its key: a usual entry
+EXTENT_WEIGHT = 100  # bytes counted for an extent beside its address
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class Batch:
     conditions: list[Condition] = field(default_factory=list)
     unit: "pa.Table | str | None" = None  # rows to write, or the name of a layer that is stored already
     weight: int = 0
+    number: int = 0  # among the batches of its writer, from 1, when it is closed
 
     def waiter(self) -> "asyncio.Future[None]":
         """A future that is done with the batch. Each caller has its own: one that is shared needs a shield against the
@@ -60,8 +62,16 @@ class Batch:
         """Take the operation; what it weighs."""
         self.operations.append((key, entry))
         weight = len(key) + OPERATION_WEIGHT
+        if entry is not None and (entry.metadata or entry.rest):
+            weight += _unusual_weight(entry)
         self.weight += weight
         return weight
+
+
+def _unusual_weight(entry: Entry) -> int:
+    """What few entries have, and may be most of their bytes."""
+    facts = sum(len(name) + len(value) for name, value in (entry.metadata or {}).items())
+    return facts + sum(len(extent.address) + EXTENT_WEIGHT for extent in entry.rest)
 
 
 def rows_of(operations: list[Operation]) -> pa.Table:

@@ -219,6 +219,12 @@ def _check_keys(keys: Any) -> None:
         raise Invalid("a key has a NUL byte")
 
 
+def beyond(prefix: bytes) -> bytes | None:
+    """The smallest key greater than all that begin with prefix; None if there is none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
 def is_ascending(keys: Any) -> bool:
     """Whether keys are strictly ascending: sorted, and none twice."""
     if len(keys) < 2:

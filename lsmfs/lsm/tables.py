@@ -19,8 +19,8 @@ from lsmfs.lsm.cache import DiskCache
 from lsmfs.lsm.run import RANGE_SCHEMA, Run
 from lsmfs.lsm.table import OpenTable
 from lsmfs.objectstore.content import put_content
-from lsmfs.objectstore.store import ObjectStore
-from refstore.errors import Corrupt
+from lsmfs.objectstore.store import ABSENT, ObjectStore
+from refstore.errors import AlreadyExists, Corrupt, NotFound
 from refstore.records import RunId, TableId
 
 OPEN_TABLES_MAX = 400  # each holds a mapped file; the usual limit of open files is 1024
@@ -106,10 +106,19 @@ class Tables:
         return row
 
     async def save_run(self, run: Run, generation: int) -> RunId:
-        """Write the run down as a Table of Ranges."""
+        """Write the run down as a Table of Ranges. One of that name which is there already and whole stays: commits may
+        refer to it, and where its ranges are is no part of its name. Ours may be elsewhere, and soon collected."""
         name = paths.run_id(generation, run.content_hash())
         data = await self.compute(table.encode, run.table, "run", {}, None)
-        await put_content(self.store, paths.layer_path(self.repository, name), data)
+        path = paths.layer_path(self.repository, name)
+        try:
+            await self.store.put(path, data, ABSENT)
+        except AlreadyExists:
+            try:
+                await self._load_run(name)
+                return name
+            except (Corrupt, NotFound):
+                await self.store.put(path, data)
         self._keep(self._runs, name, run, OPEN_RUNS_MAX)
         return name
 

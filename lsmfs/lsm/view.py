@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lsmfs import paths
 from lsmfs.lsm import records
@@ -112,13 +111,11 @@ class View:
             for name, layer in zip(layer_names(self.branch), self.layers, strict=False)
         ]
         try:
-            async for window in changes(self.tables, [*names, self.base], max(prefix, start)):
-                inside = window.filter(pc.starts_with(window["key"], prefix.decode())) if prefix else window
-                rows = records.live(inside)
+            stop = records.beyond(prefix)
+            async for window in changes(self.tables, [*names, self.base], max(prefix, start), stop):
+                rows = records.live(window)
                 if len(rows):
                     yield rows
-                if len(inside) < len(window) and window["key"][-1].as_py().encode() > prefix:
-                    return
         except NotFound as error:
             raise LayerGone(str(error)) from error
 

@@ -13,7 +13,7 @@ that an old write cannot appear above a newer one. Nothing is acknowledged early
 
 A layer carries its history (`_facts`), so that a lost ref store can be rebuilt from the layers alone: `seen` and
 `number` order it after everything its writer had seen appended, `expected_view` tells a conditional one that may have
-been uploaded for a view that was gone before it could be appended.
+been uploaded for a view that was gone before it could be appended. Number 0 is a layer that was only prepared.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class Writer:
         self.session = ""  # the id of the first life: one for all layers of this writer
         self._seq = 0
         self._unsettled = False  # whether append seq+1 may have been sent without a definite answer
-        self._uploads = 0
+        self._batches = 0  # that were closed
         self._seen = 0  # the newest version of the branch that this writer knows
 
     async def __aenter__(self) -> "Writer":
@@ -128,7 +128,7 @@ class Writer:
         rows = await self._tables.compute(_conform, table)
         if not len(rows):
             raise Invalid("the table has no rows: there is nothing to prepare")
-        return await self._upload(rows)
+        return await self._upload(rows, 0)
 
     async def stage_prepared(self, name: str) -> None:
         """Append a Table or Run that is stored already, after verifying it, as one atomic unit."""
@@ -145,7 +145,8 @@ class Writer:
     async def flush(self) -> None:
         """Wait until everything put so far is acknowledged or has failed."""
         self._close_batch()
-        await asyncio.gather(*self._flushes, return_exceptions=True)
+        if self._flushes:
+            await asyncio.wait(self._flushes)  # not `gather`: cancelled, it would cancel everybody's flushes
 
     async def aclose(self) -> None:
         """Flush, then refuse further writes."""
@@ -222,6 +223,8 @@ class Writer:
         batch, self._batch = self._batch, None
         if batch is None or not (batch.operations or batch.unit is not None):
             return
+        self._batches += 1
+        batch.number = self._batches
         before, self._tail = self._tail, asyncio.get_running_loop().create_future()
         task = asyncio.ensure_future(self._flush(batch, before, self._tail))
         self._flushes.add(task)
@@ -239,9 +242,9 @@ class Writer:
                 await self._flush_conditional(batch)
             else:
                 source = batch.operations if batch.unit is None else batch.unit
-                name = await self._upload(source)
+                name = await self._upload(source, batch.number)
                 await _wait(before)
-                await self._append(name, source)
+                await self._append(name, source, batch.number)
             _finish(batch, None)
         except BaseException as error:
             _finish(batch, error if isinstance(error, Error) else _interrupted(error))
@@ -282,46 +285,59 @@ class Writer:
             await check_moved(self._branches, view.branch, gone)
             raise
         if operations:
-            name = await self._upload(operations, view.branch.view)
-            await self._append(name, operations, view.branch.view)
+            name = await self._upload(operations, batch.number, view.branch.view)
+            await self._append(name, operations, batch.number, view.branch.view)
         return refusals
 
     async def _back_off(self, attempt: int) -> None:
         await asyncio.sleep(min(BACKOFF_MAX, BACKOFF_MIN * 2**attempt) * (0.5 + self._clock.jitter() / 2))
 
-    async def _upload(self, source: Source, expected_view: int | None = None) -> TableId:
+    async def _upload(self, source: Source, number: int, expected_view: int | None = None) -> TableId:
         """Store a layer; its name."""
         if isinstance(source, str):
             return TableId(source)
         assert self._life is not None
-        generation, unique, facts = self._life.floor, self._clock.new_id(), self._facts(expected_view)
+        generation, unique, facts = self._life.floor, self._clock.new_id(), self._facts(number, expected_view)
         rows = await self._tables.compute(rows_of, source) if isinstance(source, list) else source
         if len(rows) <= self._settings.unit_rows_max:
             return await self._tables.save_table(rows, generation, unique, facts)
         run = await write_run(self._tables, rows, generation, self._shape)
         return await self._tables.save_unit(run, generation, unique, facts)
 
-    def _facts(self, expected_view: int | None) -> dict[str, str]:
-        """The layer's history. Uploads begin in the order of the batches, so `number` ascends in that order."""
+    def _facts(self, number: int, expected_view: int | None) -> dict[str, str]:
+        """The layer's history. `number` is the batch's, not the upload's: a conditional batch is uploaded after those
+        before it were appended, and so perhaps after those behind it were uploaded."""
         assert self._life is not None
-        self._uploads += 1
         return {
             "lsmfs.repository": self._tables.repository,
             "lsmfs.branch": self._name,
             "lsmfs.incarnation": self._life.incarnation,
             "lsmfs.writer": self.session,
-            "lsmfs.number": str(self._uploads),
+            "lsmfs.number": str(number),
             "lsmfs.seen": str(self._seen),
             "lsmfs.expected_view": "" if expected_view is None else str(expected_view),
             "lsmfs.made_us": str(self._clock.now_us()),
         }
 
-    async def _append(self, name: TableId, source: Source, expected_view: int | None = None) -> None:
-        """Append, repeating what is safe to repeat, until the deadline."""
+    async def _append(self, name: TableId, source: Source, number: int, expected_view: int | None = None) -> None:
+        """Append, or say why not: `OutcomeUnknown` if an answer was lost and nothing has told what became of it."""
         deadline = self._clock.monotonic() + self._settings.deadline_seconds
-        attempt = 0
         if self._unsettled:
             await self._settle(deadline)
+        try:
+            await self._append_until(deadline, name, source, number, expected_view)
+        except (ViewChanged, GenerationStale, OutcomeUnknown):
+            raise  # the first two: a copy of it that is still under way will be refused for the same reason
+        except Error as error:
+            if not self._unsettled:
+                raise
+            raise OutcomeUnknown(f"append to branch {self._name!r}: its answer was lost, and {error}") from None
+
+    async def _append_until(
+        self, deadline: float, name: TableId, source: Source, number: int, expected_view: int | None
+    ) -> None:
+        """Append, repeating what is safe to repeat, until the deadline."""
+        attempt = 0
         while True:
             try:
                 await self._append_once(name, expected_view)
@@ -333,17 +349,16 @@ class Writer:
                     if await self._settle(deadline + self._settings.deadline_seconds):
                         return
                     raise Unavailable(f"append to branch {self._name!r} was not done in time: {error}") from None
-            except WriterUnknown as error:
-                if self._unsettled:  # it stays so: the next append settles it, and begins a new life
-                    raise OutcomeUnknown(f"append to branch {self._name!r}: its answer was lost, and {error}") from None
-                if self._clock.monotonic() > deadline:
-                    raise
+            except WriterUnknown:
+                if self._unsettled or self._clock.monotonic() > deadline:
+                    raise  # unsettled, it stays so: the next append settles it, and begins a new life
                 await self._begin_life()
+                continue  # at once: where many are busy, a life that waits is forgotten before its first append
             except GenerationStale:
                 if isinstance(source, str):
                     raise
                 await self._begin_life()
-                name = await self._upload(source, expected_view)
+                name = await self._upload(source, number, expected_view)
             attempt += 1
             await self._back_off(attempt)
 

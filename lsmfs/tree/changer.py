@@ -13,7 +13,7 @@ from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.tables import Tables
 from lsmfs.settings import Settings
 from lsmfs.tree.commits import Commits
-from refstore.errors import Unavailable
+from refstore.errors import OutcomeUnknown, Unavailable
 from refstore.records import Branch, BranchChange, CommitId
 from refstore.refs import Refs
 
@@ -50,14 +50,16 @@ class BranchChanger:
         return self._branches.observe(branch)
 
     async def retrying(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat what is idempotent until it is answered, up to the deadline."""
+        """Repeat what is idempotent until it is answered, up to the deadline. If it was sent once and its answer was
+        lost, that is what the caller is told, also if the store cannot even be reached any more."""
         deadline = self._clock.monotonic() + self._settings.retry_seconds
-        delay = 0.005
+        delay, lost = 0.005, None
         while True:
             try:
                 return await call()
-            except Unavailable:
+            except Unavailable as error:
+                lost = error if isinstance(error, OutcomeUnknown) else lost
                 if self._clock.monotonic() > deadline:
-                    raise
+                    raise lost or error from None
             await asyncio.sleep(delay * (0.5 + self._clock.jitter() / 2))
             delay = min(1.0, delay * 2)

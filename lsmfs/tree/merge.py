@@ -11,6 +11,7 @@ Repeating a merge that lost its race (the destination moved from D to D') takes 
 changes are then those of the first merge, already joined with D, and what is alike needs no work again.
 """
 
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -72,28 +73,29 @@ class _Merging:
         self._strategy = strategy
         self.clashes: list[Clash] = []
         self.count = 0
+        self._lock = threading.Lock()
 
     def combine(self, changes: pa.Table, below: pa.Table) -> pa.Table:
         """The destination's rows of one range, with the changes applied that may be."""
         source, base = _split(changes)
         destination = align(below, records.flat(source["key"]))
         applied = same(destination, base)
-        clashing = ~(applied | same(destination, source))
-        for row in np.flatnonzero(clashing).tolist():
-            applied[row] = self._decide(
-                Clash(_key(source, row), *(_entry(t, row) for t in (base, source, destination)))
-            )
+        clashing = np.flatnonzero(~(applied | same(destination, source)))
+        keys = records.flat(source["key"]).take(pa.array(clashing)).cast(pa.binary()).to_pylist()
+        for row, key in zip(clashing.tolist(), keys, strict=True):
+            winner = self._strategy.winner(key)
+            applied[row] = winner == SOURCE_WINS
+            if winner is None:
+                self._report(key, row, base, source, destination)
         upper = source.filter(pa.array(applied)).combine_chunks()
         return records.live(records.merge([upper, below]))
 
-    def _decide(self, clash: Clash) -> bool:
-        """Whether the source's side is taken."""
-        winner = self._strategy.winner(clash.key)
-        if winner is None:
+    def _report(self, key: bytes, row: int, *sides: pa.Table) -> None:
+        """Count a clash. Its entries are made for the first ones only: they cost more than all the rest."""
+        with self._lock:
             self.count += 1
             if len(self.clashes) < CONFLICTS_REPORTED_MAX:
-                self.clashes.append(clash)
-        return winner == SOURCE_WINS
+                self.clashes.append(Clash(key, *(_entry(side, row) for side in sides)))
 
 
 async def merge_runs(
@@ -128,11 +130,6 @@ def _split(changes: pa.Table) -> tuple[pa.Table, pa.Table]:
     source = [records.flat(changes[name]) for name in records.SCHEMA.names]
     base = [records.flat(changes[name if name == "key" else _BASE + name]) for name in records.SCHEMA.names]
     return tuple(pa.Table.from_arrays(columns, schema=records.SCHEMA) for columns in (source, base))
-
-
-def _key(rows: pa.Table, row: int) -> bytes:
-    key: bytes = rows["key"][row].as_py().encode()
-    return key
 
 
 def _entry(rows: pa.Table, row: int) -> Any:

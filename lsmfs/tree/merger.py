@@ -55,6 +55,7 @@ class Merger(BranchChanger):
     ) -> tuple[CommitId, Commit]:
         """The changes from `base` to `above` on top of the branch; `others` are parents beside its newest commit."""
         check_words(*words)
+        wanted = base, above
         for attempt in range(self._settings.commit_tries_max):
             if branch.is_dirty:
                 raise DirtyBranch(
@@ -70,8 +71,10 @@ class Merger(BranchChanger):
                 await self._move(branch, done[0])
                 return done
             except Conflict:
-                base, above = below, merged
+                floor = branch.floor
                 branch = await self._after_race(branch, attempt)
+                # What was written below a floor that has risen since may be collected: then all is made again.
+                base, above = (below, merged) if branch.floor == floor else wanted
         raise Conflict(f"branch {branch.name!r}: {self._settings.commit_tries_max} others were first: try again")
 
     async def _base(self, source: CommitId, branch: Branch) -> Run:

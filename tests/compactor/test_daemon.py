@@ -1,7 +1,7 @@
 """The daemon: any number of them at once, stopped at any time, and no bad branch or store ends it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,10 +14,19 @@ from lsmfs.objectstore.faulting import Fault, FaultingStore, Kind
 from lsmfs.objectstore.memory import MemoryStore
 from lsmfs.repository import Repository
 from refstore.drivers.memory import MemoryRefStore
-from refstore.errors import Unavailable
+from refstore.errors import Corrupt, Unavailable
 from refstore.records import Append, Branch, BranchChange, CommitId, Create, Replace, TableId, WriterId
 from tests.aio import aio
-from tests.lsm.support import DisturbedRefs, another_client, entry, keys, memory_repository, put_all, visible
+from tests.lsm.support import (
+    DisturbedRefs,
+    RefWrapper,
+    another_client,
+    entry,
+    keys,
+    memory_repository,
+    put_all,
+    visible,
+)
 
 EAGER = Triggers(tables_min=2)
 
@@ -270,3 +279,19 @@ async def test_two_repositories_are_served_by_one_daemon() -> None:
     assert await daemon.round() == 2
     assert await daemon.round() == 0
     assert not daemon._first_seen
+
+
+@aio
+async def test_a_repository_whose_branches_cannot_be_read_does_not_stop_the_others() -> None:
+    class Damaged(RefWrapper):
+        async def branches(self, repository: str, after: str = "", prefix: str = "") -> AsyncIterator[Branch]:
+            raise Corrupt("a branch record cannot be read")
+            yield
+
+    refs = MemoryRefStore()
+    good = await memory_repository(refs=refs)
+    for n in range(2):
+        await put_all(good, {b"a": entry(n)})
+    daemon = Daemon([await another_client(good, Damaged(refs)), good], EAGER)
+    assert await daemon.round() == 1
+    assert (await tables_of(good), daemon.metrics.errors) == (0, 1)

@@ -3,12 +3,12 @@
 import asyncio
 import multiprocessing
 
-from refstore.errors import Conflict, OutcomeUnknown
+from refstore.errors import Conflict, Unavailable
 from refstore.refs import Refs
 from tests.conformance.refstore_backends import open_address
 from tests.conformance.refstore_histories import append, replace
 
-JOIN_SECONDS_MAX = 60.0
+JOIN_SECONDS_MAX = 180.0  # of a store with slow appends, on a busy machine
 
 
 def write_in_processes(address: str, repository: str, processes: int, appends: int) -> None:
@@ -43,12 +43,12 @@ async def _append_all(address: str, repository: str, number: int, appends: int) 
 
 
 async def _append(store: Refs, repository: str, writer: str, seq: int) -> None:
-    """An append whose answer is lost is repeated: the sequence rule makes that safe."""
+    """As a writer does: an append that lost its answer or too many races is repeated, which its number makes safe."""
     while True:
         try:
             await store.change(repository, "main", append(seq, writer))
             return
-        except OutcomeUnknown:
+        except Unavailable:
             await asyncio.sleep(0.01)
 
 
@@ -56,5 +56,5 @@ async def _compact(store: Refs, repository: str, run: str) -> None:
     branch = await store.read(repository, "main")
     try:
         await store.change(repository, "main", replace(branch.l1[:5], branch.l2, run))
-    except Conflict:
-        return  # another one was first; the next round compacts
+    except (Conflict, Unavailable):
+        return  # others were first; the next round compacts

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from lsmfs.lsm import listing
 from lsmfs.lsm.build import Shape
-from lsmfs.lsm.listing import PAGE_MAX, beyond, list_page
+from lsmfs.lsm.listing import PAGE_MAX, list_page
+from lsmfs.lsm.records import beyond
 from lsmfs.lsm.table import OpenTable
 from lsmfs.model import Entry
 from lsmfs.objectstore.counting import CountingStore

@@ -315,3 +315,19 @@ def test_the_schemas_of_stored_files_never_change() -> None:
     ]  # fmt: skip
     assert RANGE_SCHEMA.names == ["max_key", "min_key", "count", "tombstones", "id", "size_bytes", "file"]
     assert RANGE_SCHEMA.field("id").type == pa.binary(32)
+
+
+@aio
+async def test_a_run_that_is_there_already_keeps_its_ranges_and_one_cut_off_is_mended() -> None:
+    store = MemoryStore()
+    rows = rows_of({b"a": entry(1)})
+    ranges = [await memory_tables(store).save_range(rows, generation) for generation in (0, 1)]
+    name = await memory_tables(store).save_run(Run.of(ranges[:1]), 1)
+    tables = memory_tables(store)
+    assert await tables.save_run(Run.of(ranges[1:]), 1) == name
+    for client in (tables, memory_tables(store)):
+        assert (await client.load_run(name)).files == [ranges[0]["file"]]
+    path = paths.layer_path("repo", name)
+    await store.put(path, (await store.get(path))[:-9])
+    await tables.save_run(Run.of(ranges[1:]), 1)
+    assert (await memory_tables(store).load_run(name)).files == [ranges[1]["file"]]

@@ -2,13 +2,15 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from compactor.executor import compact
 from compactor.planner import Plan
 from lsmfs import paths
+from lsmfs.lsm.memstore import Batch
 from lsmfs.lsm.writer import Writer
-from lsmfs.model import Entry
+from lsmfs.model import Entry, Extent
 from lsmfs.objectstore.counting import CountingStore
 from lsmfs.objectstore.faulting import Fault, FaultingStore, Kind
 from lsmfs.objectstore.memory import MemoryStore
@@ -44,7 +46,7 @@ async def test_what_is_put_is_there_when_the_put_returns_for_every_client() -> N
         assert await other.get("main", "a") == entry(2)
         await writer.delete("a")
         for client in (repository, other):
-            with pytest.raises(NotFound, match="'a' does not exist on branch 'main'"):
+            with pytest.raises(NotFound, match="'a' does not exist on 'main'"):
                 await client.get("main", "a")
         await writer.delete("never there")
 
@@ -471,3 +473,43 @@ async def test_a_branch_name_that_cannot_be_one_is_invalid(name: str) -> None:
 @aio
 async def test_the_settings_of_the_tests_are_those_of_the_writer() -> None:
     assert SETTINGS.writer == with_writer().writer
+
+
+@aio
+async def test_a_flush_that_is_cancelled_cancels_nobodys_writes() -> None:
+    store = Gate(MemoryStore())
+    repository = await memory_repository(store)
+    store.is_shut = True
+    async with repository.writer("main") as writer:
+        put = asyncio.ensure_future(writer.put("a", entry(1)))
+        await settle()
+        flush = asyncio.ensure_future(writer.flush())
+        await settle()
+        flush.cancel()
+        await settle()
+        store.open()
+        await put
+    assert await truth(repository) == {b"a": entry(1)}
+
+
+@aio
+async def test_layers_are_numbered_in_the_order_of_their_batches_however_they_are_uploaded() -> None:
+    repository = await memory_repository()
+    async with repository.writer("main") as writer:
+        prepared = await writer.prepare(rows_of({b"b": entry(1)}))
+        condition = asyncio.ensure_future(writer.put("a", entry(1), ABSENT))  # decided after what is before it
+        await asyncio.sleep(0)
+        await asyncio.gather(
+            condition, writer.stage(rows_of({b"a": entry(2)})), writer.stage(rows_of({b"a": entry(3)}))
+        )
+        await writer.stage_prepared(prepared)
+    facts = [(await repository.tables.load(name)).facts for name in await l1(repository)]
+    assert [one["lsmfs.number"] for one in facts] == ["1", "2", "3", "0"]
+
+
+def test_a_batch_weighs_the_metadata_and_extents_of_its_entries() -> None:
+    plain, batch = entry(1), Batch()
+    usual = batch.add(b"a", plain)
+    large = msgspec.structs.replace(plain, metadata={"a": "x" * 5000}, rest=(Extent("mem://b/2", 0, 1),))
+    assert batch.add(b"a", large) > usual + 5000
+    assert batch.weight > 2 * usual + 5000

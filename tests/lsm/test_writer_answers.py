@@ -346,3 +346,43 @@ async def test_a_prepared_layer_made_before_the_garbage_floor_is_refused() -> No
             await writer.stage_prepared(name)
         await writer.put("b", entry(1))
     assert await truth(repository) == {b"b": entry(1)}
+
+
+@pytest.mark.parametrize("again", [True, False])
+@aio
+async def test_a_lost_append_to_a_branch_that_is_gone_since_is_of_unknown_outcome(again: bool) -> None:
+    repository, refs = await disturbed()
+    lost = False
+
+    async def lose_and_delete(change: BranchChange, do: Do) -> Branch:
+        nonlocal lost
+        branch = await do()
+        if isinstance(change, Append) and not lost:
+            lost = True
+            await recreate(await another_client(repository, refs.inner), again)
+            raise OutcomeUnknown("lost")
+        return branch
+
+    refs.disturb = lose_and_delete
+    async with repository.writer("main") as writer:
+        with pytest.raises(OutcomeUnknown):  # it may even have been committed and merged before
+            await writer.put("a", entry(1))
+        with pytest.raises(BranchReplaced if again else NotFound):
+            await writer.put("a", entry(2))
+
+
+@aio
+async def test_more_busy_writers_than_a_branch_remembers_all_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forgotten writer appends as soon as it has opened a new life: waiting, it would be forgotten again."""
+    monkeypatch.setattr(rules, "WRITERS_MAX", 4)
+    monkeypatch.setattr(rules, "L1_TABLES_MAX", 10_000)
+    repository, refs = await disturbed(deadline_seconds=20.0)
+
+    async def write(number: int) -> None:
+        async with repository.writer("main") as writer:
+            for n in range(20):
+                await writer.put(f"{number:03}/{n:03}", entry(n))
+
+    await asyncio.gather(*(write(number) for number in range(20)))
+    assert len(await truth(repository)) == 400
+    assert refs.calls["append"] < 400 * 8

@@ -4,15 +4,16 @@ import asyncio
 
 import pytest
 
+from lsmfs import paths
 from lsmfs.model import Entry
 from lsmfs.objectstore.counting import CountingStore
 from lsmfs.objectstore.memory import MemoryStore
 from lsmfs.repository import Repository
 from lsmfs.tree.merge import DEST_WINS, SOURCE_WINS, MergeConflict
 from refstore.errors import AlreadyExists, Denied, DirtyBranch, Invalid, NoChanges, NotFound, OutcomeUnknown
-from refstore.records import Branch, BranchChange, CommitId, Move
+from refstore.records import Branch, BranchChange, CommitId, Move, RaiseFloor
 from tests.aio import aio
-from tests.lsm.support import DisturbedRefs, another_client, entry, memory_repository, put_all, visible
+from tests.lsm.support import DisturbedRefs, another_client, entry, keys, memory_repository, put_all, visible
 
 
 async def committed(repository: Repository, content: dict[bytes, Entry | None], branch: str = "main") -> CommitId:
@@ -97,6 +98,8 @@ class TestRevisions:
         repository = await memory_repository()
         with pytest.raises(NotFound, match="no branch, tag or commit"):
             await repository.resolve("nothing")
+        with pytest.raises(NotFound, match="no commit 0000"):
+            await repository.get("0" * 64, "a")
         with pytest.raises(NotFound, match="first of its history"):
             await repository.resolve("main~3")
         await committed(repository, {b"a": entry(1)})
@@ -254,6 +257,28 @@ class TestMerge:
         assert lost
         assert await repository.resolve("main") == identity
         assert len([0 async for _ in repository.log("main")]) == 2
+
+    @aio
+    async def test_a_merge_that_a_rising_floor_refuses_takes_nothing_of_what_it_wrote_below_it(self) -> None:
+        repository = await memory_repository()
+        await committed(repository, {key: entry(1) for key in keys(range(100))})
+        await repository.create_branch("dev", "main")
+        await committed(repository, {b"k00050a": entry(2)}, "dev")
+        await committed(repository, {b"k00050b": entry(3)})  # the same range: the merge has to write it
+
+        async def collect(change: BranchChange, do: object) -> Branch:
+            if isinstance(change, Move) and change.generation == 0:
+                await repository.refs.change("repo", "main", RaiseFloor(incarnation=change.incarnation, floor=1))
+            branch: Branch = await do()  # type: ignore[operator]
+            return branch
+
+        heads = [(await repository.view(ref)).base for ref in ("dev", "main")]
+        client = await another_client(repository, DisturbedRefs(repository.refs, collect))
+        await client.merge("dev", "main")
+        merged = (await repository.view("main")).base
+        written = set(merged.files) - {file for run in heads for file in run.files}
+        assert written
+        assert {paths.generation_of(file) for file in written} == {1}
 
 
 class TestRevertAndCherryPick:

@@ -599,3 +599,25 @@ async def test_a_commit_built_before_the_garbage_floor_rose_is_built_again() -> 
     client = await another_client(repository)
     assert {paths.generation_of(file) for file in (await client.view("main")).base.files} == {4}
     assert await committed(client, done.id) == {b"a": entry(1)}
+
+
+@aio
+async def test_an_advance_that_was_lost_and_then_not_reached_again_is_of_unknown_outcome() -> None:
+    refs = DisturbedRefs(MemoryRefStore())
+    repository = await memory_repository(refs=refs)
+    await put_all(repository, {b"a": entry(1)})
+    sent: list[BranchChange] = []
+
+    async def lose_then_stay_away(change: BranchChange, do: Do) -> Branch:
+        if not isinstance(change, Advance):
+            return await do()
+        sent.append(change)
+        if len(sent) == 1:
+            await do()
+            raise OutcomeUnknown("lost")
+        raise Unavailable("no route")
+
+    refs.disturb = lose_then_stay_away
+    with pytest.raises(OutcomeUnknown):  # and not "no route", which would say that nothing was done
+        await repository.commit("main", "mine")
+    assert len(sent) > 1
