@@ -3,13 +3,15 @@
     Branch { name, incarnation, version, view,
              base_commit, l1: [table id], l2: run id | none,
              sealed: [ {id, l1, l2} ], oldest first
-             writers: {writer id: (last seq, version of its last append)}, fence, floor }
+             writers: {writer id: (last seq, version of its last append)}, fence, floor,
+             aside: {hidden, line, write, stashes} }
 
     read order: l1 newest to oldest -> l2 -> sealed newest to oldest (each: its l1, its l2) -> base_commit
 
 `version` grows by one with every change and never goes back. `view` is the version of the last change that altered
 what readers see. `fence`: a writer the record does not know may only begin if it opened the branch at this version
-or later. `floor` is the garbage collection generation below which nothing new may be referenced.
+or later. `floor` is the garbage collection generation below which nothing new may be referenced. `aside` has what
+few changes touch: drivers keep it as one value.
 
 A change is a frozen struct; the journal is the list of changes, and replaying it gives the head. What each change
 does, and under which condition, is in `refs`.
@@ -41,6 +43,27 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     version: int
 
 
+class Stash(msgspec.Struct, frozen=True):
+    """Layers put aside, oldest first: those that were sealed, then l1 and l2 as a seal of their own. Its id is the
+    version that made it; `base` is where the branch was."""
+
+    id: int
+    base: CommitId
+    layers: tuple[Seal, ...]
+    message: str = ""
+    created_us: int = 0
+
+
+class Aside(msgspec.Struct, frozen=True):
+    """`line`: the version at which the branch came to a commit that was not made on it. The commits made since are one
+    line of history, each the first child of the one before. `write`: the id of the last reset or stash, for repeats."""
+
+    hidden: bool = False
+    line: int = 1
+    write: str = ""
+    stashes: tuple[Stash, ...] = ()
+
+
 class Branch(msgspec.Struct, frozen=True):
     """One branch, at one version."""
 
@@ -55,6 +78,12 @@ class Branch(msgspec.Struct, frozen=True):
     writers: dict[WriterId, Mark] = {}
     fence: int = 0
     floor: int = 0
+    aside: Aside = Aside()
+
+    @property
+    def line(self) -> str:
+        """The name of the line that its next commit continues; no other branch or life ever has the same."""
+        return f"{self.incarnation}.{self.aside.line}"
 
     @property
     def is_dirty(self) -> bool:
@@ -74,6 +103,7 @@ class Create(Change, frozen=True, tag="create"):
 
     base_commit: CommitId
     floor: int = 0
+    hidden: bool = False
 
 
 class Append(Change, frozen=True, tag="append"):
@@ -110,12 +140,39 @@ class Advance(Change, frozen=True, tag="advance"):
 
 
 class Move(Change, frozen=True, tag="move"):
-    """A merge: the base of a branch with nothing staged becomes another commit, and readers see it."""
+    """A merge: the base of a branch with nothing staged becomes another commit, and readers see it. `jump`: the commit
+    was not made on this branch, it is a fast-forward."""
 
     old: CommitId
     new: CommitId
     expected_view: int
     generation: int
+    jump: bool = False
+
+
+class Reset(Change, frozen=True, tag="reset"):
+    """Everything staged goes; a hard reset (`base`) also takes the branch to another commit. `clean`: only if nothing
+    is staged. `write` is an id of this very change: one that was done is answered as done."""
+
+    write: str
+    base: CommitId | None = None
+    clean: bool = False
+
+
+class StashLayers(Change, frozen=True, tag="stash"):
+    """Everything staged is put aside."""
+
+    write: str
+    message: str = ""
+    created_us: int = 0
+
+
+class TakeStash(Change, frozen=True, tag="take"):
+    """A stash comes back to a branch with nothing staged, or is dropped."""
+
+    write: str
+    stash: int
+    drop: bool = False
 
 
 class Retire(Change, frozen=True, tag="retire"):
@@ -135,7 +192,27 @@ class Delete(Change, frozen=True, tag="delete"):
     """The branch name's life ends."""
 
 
-BranchChange = Create | Append | Replace | SealLayers | Advance | Move | Retire | RaiseFloor | Delete
+class Restore(Change, frozen=True, tag="restore"):
+    """A deleted branch lives again, under a new incarnation, as `branch` says it was."""
+
+    branch: Branch
+
+
+BranchChange = (
+    Create
+    | Append
+    | Replace
+    | SealLayers
+    | Advance
+    | Move
+    | Reset
+    | StashLayers
+    | TakeStash
+    | Retire
+    | RaiseFloor
+    | Delete
+    | Restore
+)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -148,5 +225,6 @@ class Event(msgspec.Struct, frozen=True):
 
 encode = msgspec.json.Encoder(order="deterministic").encode
 decode_branch = msgspec.json.Decoder(Branch).decode
+decode_aside = msgspec.json.Decoder(Aside).decode
 decode_change = msgspec.json.Decoder(BranchChange).decode
 decode_event = msgspec.json.Decoder(Event).decode

@@ -13,15 +13,21 @@
 |         |           | consumed; generation >= floor                                | those seals go                  |
 | move    | merge     | base_commit and view == what it read; nothing is staged;     | base_commit is the new commit,  |
 |         |           | generation >= floor                                          | and readers see it              |
-| retire  | writer    | append `seq` was not done                                    | writer goes, the fence rises   |
+| reset   | user      | nothing is staged, if it says so                             | the layers go; base_commit is   |
+|         |           |                                                              | another one, if it says so      |
+| stash   | user      | something is staged; stashes below their caps                | the layers move into a stash    |
+| take    | user      | the stash is there; nothing is staged, unless it is dropped  | its layers are the branch's     |
+| retire  | writer    | append `seq` was not done                                    | writer goes, the fence rises    |
 | floor   | collector | none                                                         | older generations are refused;  |
 |         |           |                                                              | the answer is the live set      |
+| restore | user      | the name has no branch                                       | it is as it was when deleted    |
 
-Every change names the incarnation it is meant for. Append, advance, move, retire, floor and create, if done, are
-answered with the record as it is: that is how a lost answer is repeated safely. A replace that is repeated meets a
-Conflict, which costs its compactor nothing; a seal that is repeated seals what has come since.
+Every change names the incarnation it is meant for. Append, advance, move, retire, floor, create and restore, if done,
+are answered with the record as it is: that is how a lost answer is repeated safely. So are reset, stash and take, by an
+id of their own, until the next of them. A replace that is repeated meets a Conflict, which costs its compactor nothing;
+a seal that is repeated seals what has come since.
 
-Only append and move change what a reader of the branch sees.
+Only append, move, reset, stash and take change what a reader of the branch sees.
 """
 
 import asyncio
@@ -39,6 +45,7 @@ from refstore.errors import (
     GenerationStale,
     Invalid,
     LayersFull,
+    NoChanges,
     NotFound,
     Unavailable,
     ViewChanged,
@@ -47,6 +54,7 @@ from refstore.errors import (
 from refstore.records import (
     Advance,
     Append,
+    Aside,
     Branch,
     BranchChange,
     Create,
@@ -56,15 +64,22 @@ from refstore.records import (
     Move,
     RaiseFloor,
     Replace,
+    Reset,
+    Restore,
     Retire,
     Seal,
     SealId,
     SealLayers,
+    Stash,
+    StashLayers,
+    TakeStash,
     WriterId,
 )
 
 L1_TABLES_MAX = 256  # a table id is about 60 bytes, so l1 stays below 16 KiB of the record
 SEALS_MAX = 8  # concurrent commits that have begun and not ended; a seal may hold a full l1
+STASHES_MAX = 16
+STASHED_TABLES_MAX = 1024  # of all stashes of a branch: 60 KiB of the record
 WRITERS_MAX = 64  # writers remembered for lost answers: the least recently appending one goes first
 SWAP_TRIES_MAX = 64  # with full jitter up to 50 ms this waits about 1.5 s in all before giving up
 
@@ -76,6 +91,8 @@ def apply(branch: Branch | None, name: str, change: BranchChange) -> Branch | No
     """
     if isinstance(change, Create):
         return _create(branch, name, change)
+    if isinstance(change, Restore):
+        return _restore(branch, name, change)
     if branch is None:
         raise NotFound(f"branch {name!r} does not exist")
     if branch.incarnation != change.incarnation:
@@ -91,6 +108,12 @@ def apply(branch: Branch | None, name: str, change: BranchChange) -> Branch | No
             return _advance(branch, change)
         case Move():
             return _move(branch, change)
+        case Reset():
+            return _reset(branch, change)
+        case StashLayers():
+            return _stash(branch, change)
+        case TakeStash():
+            return _take(branch, change)
         case Retire():
             return _retire(branch, change)
         case RaiseFloor():
@@ -101,10 +124,22 @@ def apply(branch: Branch | None, name: str, change: BranchChange) -> Branch | No
 
 def _create(branch: Branch | None, name: str, change: Create) -> Branch:
     if branch is None:
-        return Branch(name, change.incarnation, 1, 1, change.base_commit, floor=change.floor)
+        aside = Aside(hidden=change.hidden)
+        return Branch(name, change.incarnation, 1, 1, change.base_commit, floor=change.floor, aside=aside)
     if branch.incarnation == change.incarnation:
         return branch
     raise AlreadyExists(f"branch {name!r} exists already")
+
+
+def _restore(branch: Branch | None, name: str, change: Restore) -> Branch:
+    if branch is not None:
+        return _create(branch, name, Create(incarnation=change.incarnation, base_commit=branch.base_commit))
+    old = change.branch
+    version = old.version + 1  # seals and stashes are named by versions, which must not come again
+    aside = msgspec.structs.replace(old.aside, line=version)
+    return msgspec.structs.replace(
+        old, incarnation=change.incarnation, version=version, view=version, writers={}, fence=version, aside=aside
+    )
 
 
 def _append(branch: Branch, change: Append) -> Branch:
@@ -195,7 +230,63 @@ def _move(branch: Branch, change: Move) -> Branch:
         raise ViewChanged(f"branch {branch.name!r} changed: view {branch.view}, expected {change.expected_view}")
     _check_generation(branch, change.generation)
     version = branch.version + 1
-    return msgspec.structs.replace(branch, version=version, view=version, base_commit=change.new)
+    aside = msgspec.structs.replace(branch.aside, line=version) if change.jump else branch.aside
+    return msgspec.structs.replace(branch, version=version, view=version, base_commit=change.new, aside=aside)
+
+
+def _reset(branch: Branch, change: Reset) -> Branch:
+    if branch.aside.write == change.write:
+        return branch
+    if change.clean and branch.is_dirty:
+        raise DirtyBranch(f"dirty branch: {branch.name!r} has changes that are not committed: commit them first")
+    version = branch.version + 1
+    line = branch.aside.line if change.base in (None, branch.base_commit) else version
+    aside = msgspec.structs.replace(branch.aside, write=change.write, line=line)
+    base = change.base or branch.base_commit
+    return _with_layers(msgspec.structs.replace(branch, base_commit=base, aside=aside), version, ())
+
+
+def _stash(branch: Branch, change: StashLayers) -> Branch:
+    if branch.aside.write == change.write:
+        return branch
+    if not branch.is_dirty:
+        raise NoChanges(f"branch {branch.name!r} has no changes to stash")
+    version = branch.version + 1
+    layers = (*branch.sealed, Seal(SealId(version), branch.l1, branch.l2))
+    stash = Stash(version, branch.base_commit, layers, change.message, change.created_us)
+    stashes = (*branch.aside.stashes, stash)
+    if len(stashes) > STASHES_MAX:
+        raise LayersFull(f"branch {branch.name!r} has {STASHES_MAX} stashes: pop or drop some")
+    if sum(len(seal.l1) for each in stashes for seal in each.layers) > STASHED_TABLES_MAX:
+        raise LayersFull(f"the stashes of branch {branch.name!r} have too many tables: run a compactor, or drop some")
+    aside = msgspec.structs.replace(branch.aside, write=change.write, stashes=stashes)
+    return _with_layers(msgspec.structs.replace(branch, aside=aside), version, ())
+
+
+def _take(branch: Branch, change: TakeStash) -> Branch:
+    if branch.aside.write == change.write:
+        return branch
+    found = [stash for stash in branch.aside.stashes if stash.id == change.stash]
+    if not found:
+        raise NotFound(f"branch {branch.name!r} has no stash {change.stash}")
+    stashes = tuple(stash for stash in branch.aside.stashes if stash.id != change.stash)
+    after = msgspec.structs.replace(
+        branch, aside=msgspec.structs.replace(branch.aside, write=change.write, stashes=stashes)
+    )
+    version = branch.version + 1
+    if change.drop:
+        return msgspec.structs.replace(after, version=version)
+    if branch.is_dirty:
+        raise DirtyBranch(
+            f"dirty branch: {branch.name!r} has changes that are not committed: commit or stash them first"
+        )
+    return _with_layers(after, version, found[0].layers)
+
+
+def _with_layers(branch: Branch, version: int, layers: tuple[Seal, ...]) -> Branch:
+    """The branch with these layers instead of its own: the newest is l1 and l2, the others are sealed."""
+    *sealed, top = layers or (Seal(SealId(version), (), None),)
+    return msgspec.structs.replace(branch, version=version, view=version, l1=top.l1, l2=top.l2, sealed=tuple(sealed))
 
 
 def _retire(branch: Branch, change: Retire) -> Branch:

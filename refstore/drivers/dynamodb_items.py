@@ -2,7 +2,7 @@
 
     p "b/<repository>"   k the branch name's bytes
     chain, position, trimmed, write, pending    as in `kept.Kept`; pending is a list of events as JSON
-    incarnation, version, view, base, fence, floor, l1 (a list), l2 (if any), sealed (JSON)
+    incarnation, version, view, base, fence, floor, l1 (a list), l2 (if any), sealed and aside (JSON)
     seqs, marks         two maps by writer: its last seq, and the version of its last append
 
 All but the first line is missing where the branch was deleted. There are two maps of numbers and not one of pairs
@@ -26,6 +26,7 @@ from refstore.records import (
     Seal,
     TableId,
     WriterId,
+    decode_aside,
     decode_event,
     encode,
 )
@@ -58,6 +59,7 @@ def _branch_attributes(branch: Branch) -> Attributes:
         "floor": _number(branch.floor),
         "l1": {"L": [{"S": table} for table in branch.l1]},
         "sealed": {"S": encode(branch.sealed).decode()},
+        "aside": {"S": encode(branch.aside).decode()},
         "seqs": {"M": {writer: _number(mark.seq) for writer, mark in branch.writers.items()}},
         "marks": {"M": {writer: _number(mark.version) for writer, mark in branch.writers.items()}},
     }
@@ -102,6 +104,7 @@ def _branch(name: str, item: Attributes) -> Branch:
         },
         fence=int(item["fence"]["N"]),
         floor=int(item["floor"]["N"]),
+        aside=decode_aside(item["aside"]["S"]),
     )
 
 

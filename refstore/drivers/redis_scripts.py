@@ -4,6 +4,7 @@
     l1        the table ids, oldest first, each with a space after it     tables   how many they are
     l2        the run id; no such field if there is none
     seals     the seal ids, oldest first, each with a space after it      s:<id>   its l1, then a newline and its l2
+    aside     JSON
     w:<id>    a writer's last seq, a space, and the version of its last append
 
 Ids hold no white space, so "l1 begins with these ids" is a comparison of strings, and nothing depends on how Lua
@@ -16,6 +17,8 @@ and the record as it was. The caller runs `apply` on that record: for the record
 import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from refstore.errors import Corrupt, Invalid
 from refstore.records import (
@@ -32,6 +35,7 @@ from refstore.records import (
     SealLayers,
     TableId,
     WriterId,
+    decode_aside,
     encode,
 )
 from refstore.refs import L1_TABLES_MAX, SEALS_MAX, WRITERS_MAX
@@ -214,6 +218,7 @@ def to_fields(branch: Branch) -> list[Argument]:
         "l1": _listed(branch.l1),
         "tables": len(branch.l1),
         "seals": _listed([seal.id for seal in branch.sealed]),
+        "aside": encode(branch.aside),
     }
     if branch.l2 is not None:
         fields["l2"] = branch.l2
@@ -242,8 +247,9 @@ def from_fields(name: str, fields: Mapping[bytes, bytes]) -> Branch | None:
             writers={WriterId(field[2:]): _mark(value) for field, value in text.items() if field.startswith("w:")},
             fence=int(text["fence"]),
             floor=int(text["floor"]),
+            aside=decode_aside(text["aside"]),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, msgspec.DecodeError) as error:
         raise Corrupt(f"the Redis hash of branch {name!r} is not a branch record: {error!r}") from error
 
 

@@ -12,6 +12,7 @@ from refstore.errors import Error
 from refstore.records import (
     Advance,
     Append,
+    Aside,
     Branch,
     BranchChange,
     CommitId,
@@ -20,20 +21,26 @@ from refstore.records import (
     Move,
     RaiseFloor,
     Replace,
+    Reset,
+    Restore,
     Retire,
     RunId,
+    Seal,
     SealId,
     SealLayers,
+    Stash,
+    StashLayers,
     TableId,
+    TakeStash,
     WriterId,
 )
-from refstore.refs import L1_TABLES_MAX, SEALS_MAX, WRITERS_MAX, Refs, apply
+from refstore.refs import L1_TABLES_MAX, SEALS_MAX, STASHES_MAX, WRITERS_MAX, Refs, apply
 
 LIFE = "life-1"
 
 
-def create(life: str = LIFE, floor: int = 0) -> Create:
-    return Create(incarnation=life, base_commit=CommitId("c0"), floor=floor)
+def create(life: str = LIFE, floor: int = 0, hidden: bool = False) -> Create:
+    return Create(incarnation=life, base_commit=CommitId("c0"), floor=floor, hidden=hidden)
 
 
 def append(
@@ -76,8 +83,25 @@ def retire(seq: int, writer: str = "w", life: str = LIFE) -> Retire:
     return Retire(incarnation=life, writer=WriterId(writer), seq=seq)
 
 
-def move(old: str, new: str, view: int, generation: int = 0, life: str = LIFE) -> Move:
-    return Move(incarnation=life, old=CommitId(old), new=CommitId(new), expected_view=view, generation=generation)
+def move(old: str, new: str, view: int, generation: int = 0, life: str = LIFE, jump: bool = False) -> Move:
+    ids = CommitId(old), CommitId(new)
+    return Move(incarnation=life, old=ids[0], new=ids[1], expected_view=view, generation=generation, jump=jump)
+
+
+def reset(write: str, base: str | None = None, clean: bool = False, life: str = LIFE) -> Reset:
+    return Reset(incarnation=life, write=write, base=None if base is None else CommitId(base), clean=clean)
+
+
+def stash(write: str, message: str = "", life: str = LIFE) -> StashLayers:
+    return StashLayers(incarnation=life, write=write, message=message)
+
+
+def take(write: str, number: int, drop: bool = False, life: str = LIFE) -> TakeStash:
+    return TakeStash(incarnation=life, write=write, stash=number, drop=drop)
+
+
+def restore(branch: Branch, life: str) -> Restore:
+    return Restore(incarnation=life, branch=branch)
 
 
 def raise_floor(floor: int, life: str = LIFE) -> RaiseFloor:
@@ -87,6 +111,19 @@ def raise_floor(floor: int, life: str = LIFE) -> RaiseFloor:
 def delete(life: str = LIFE) -> Delete:
     return Delete(incarnation=life)
 
+
+DELETED = Branch(
+    name="main",
+    incarnation=LIFE,
+    version=9,
+    view=7,
+    base_commit=CommitId("c7"),
+    l1=(TableId("t1"), TableId("t2")),
+    l2=RunId("r1"),
+    sealed=(Seal(SealId(8), (TableId("t0"),), None),),
+    floor=2,
+    aside=Aside(stashes=(Stash(5, CommitId("c1"), (Seal(SealId(5), (), RunId("r0")),)),)),
+)
 
 HISTORIES: dict[str, list[BranchChange]] = {
     "nothing_without_a_branch": [append(1), replace(("a",), None, "r"), seal(), advance("c0", "c1", ()), delete()],
@@ -125,6 +162,84 @@ HISTORIES: dict[str, list[BranchChange]] = {
         move("c2", "c3", 3, generation=1, life="life-2"),
         move("c2", "c3", 3, generation=1),
     ],
+    "reset": [
+        create(),
+        append(1),
+        reset("x1", clean=True),
+        seal(),
+        append(2),
+        reset("x1"),
+        reset("x1"),
+        advance("c0", "c1", (3,)),
+        append(2),
+        append(3),
+        reset("x2", base="c5"),
+        reset("x2", base="c5"),
+        reset("x3", base="c6", clean=True),
+        reset("x4", life="life-2"),
+        append(4),
+        reset("x3"),
+    ],
+    "stash": [
+        create(),
+        stash("x1"),
+        append(1),
+        seal(),
+        append(2),
+        replace(("w-2",), None, "r1"),
+        append(3),
+        stash("x1", 'my \u00fcnfinished "work"\n'),
+        stash("x1"),
+        stash("x2"),
+        append(4),
+        stash("x2"),
+        append(4),
+        take("x3", 7),
+        take("x3", 7, drop=True),
+        take("x3", 7, drop=True),
+        take("x4", 7),
+        reset("x5"),
+        take("x6", 9),
+        take("x6", 9),
+        append(5),
+        seal(),
+        advance("c0", "c1", (13,)),
+    ],
+    "stash_comes_back_as_it_was": [
+        create(),
+        append(1),
+        seal(),
+        append(2),
+        stash("x1"),
+        move("c0", "c1", 5),
+        take("x2", 5),
+        replace(("w-2",), None, "r1"),
+        advance("c1", "c2", (3,)),
+    ],
+    "stashes_full": [
+        create(),
+        *(c for seq in range(1, STASHES_MAX + 2) for c in (append(seq), stash(f"x{seq}"))),
+        take("y", 3, drop=True),
+        stash("z"),
+    ],
+    "restore": [
+        create(),
+        append(1),
+        seal(),
+        append(2),
+        restore(DELETED, "life-2"),
+        delete(),
+        restore(DELETED, "life-2"),
+        restore(DELETED, "life-2"),
+        restore(DELETED, "life-3"),
+        append(3, life="life-2"),
+        append(1, "v", opened_at=8, life="life-2"),
+        append(1, "v", opened_at=10, life="life-2"),
+        delete("life-2"),
+        create("life-4"),
+    ],
+    "hidden": [create(hidden=True), append(1), seal(), move("c0", "c1", 1)],
+    "fast_forward": [create(), move("c0", "c1", 1, jump=True), move("c1", "c2", 2)],
     "floor": [
         create(floor=1),
         append(1, generation=1),

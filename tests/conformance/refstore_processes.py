@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import traceback
 
 from refstore.errors import Conflict, Unavailable
 from refstore.refs import Refs
@@ -14,8 +15,10 @@ JOIN_SECONDS_MAX = 180.0  # of a store with slow appends, on a busy machine
 def write_in_processes(address: str, repository: str, processes: int, appends: int) -> None:
     """Each process appends its own tables to one branch, all at once; the first also compacts now and then."""
     context = multiprocessing.get_context("spawn")
+    failures: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
     workers = [
-        context.Process(target=_write, args=(address, repository, number, appends)) for number in range(processes)
+        context.Process(target=_write, args=(address, repository, number, appends, failures))
+        for number in range(processes)
     ]
     for worker in workers:
         worker.start()
@@ -24,11 +27,19 @@ def write_in_processes(address: str, repository: str, processes: int, appends: i
         if worker.is_alive():
             worker.kill()
             worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * processes
+    codes = [worker.exitcode for worker in workers]
+    if any(codes):
+        raise AssertionError(f"exit codes {codes}: {'killed' if failures.empty() else failures.get()}")
 
 
-def _write(address: str, repository: str, number: int, appends: int) -> None:
-    asyncio.run(_append_all(address, repository, number, appends))
+def _write(
+    address: str, repository: str, number: int, appends: int, failures: "multiprocessing.SimpleQueue[str]"
+) -> None:
+    try:
+        asyncio.run(_append_all(address, repository, number, appends))
+    except BaseException:
+        failures.put(traceback.format_exc()[-4000:])
+        raise
 
 
 async def _append_all(address: str, repository: str, number: int, appends: int) -> None:

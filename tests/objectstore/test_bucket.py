@@ -1,7 +1,10 @@
 """BucketStore beyond the suite: foreign errors, lost answers, retries that must not happen, listings out of order."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import obstore.exceptions
 import pytest
@@ -175,3 +178,24 @@ async def test_an_ordered_listing_ends_where_its_prefix_ends() -> None:
         assert [info.name async for info in store.list("b")] == ["b1", "b2"]
         assert [info.name async for info in store.list("b", after="b1")] == ["b2"]
     assert "start-after=prefix%2Fb1" in stub.requests[1].target
+
+
+ENDING = """
+import asyncio, sys
+from obstore.store import LocalStore
+from lsmfs.objectstore.bucket import BucketStore
+from lsmfs.objectstore.bucket_url import Bucket
+
+async def main():
+    store = BucketStore(Bucket("s3", LocalStore(sys.argv[1]), "", True, ""))
+    await store.put("a", b"a")
+    await asyncio.gather(*(store.get("a") for _ in range(30)))
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_ends_right_after_an_answer_is_not_aborted(tmp_path: Path) -> None:
+    """At once, so that threads lose their turns: without the wait at the end a quarter of them died by SIGABRT."""
+    processes = [subprocess.Popen([sys.executable, "-c", ENDING, str(tmp_path)]) for _ in range(12)]
+    assert [process.wait(120) for process in processes] == [0] * 12

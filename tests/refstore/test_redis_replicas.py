@@ -13,7 +13,17 @@ from refstore.records import BranchChange
 from refstore.refs import replay
 from tests.aio import aio
 from tests.conformance.refstore_backends import fresh_name
-from tests.conformance.refstore_histories import advance, append, create, move, raise_floor, replace, retire, seal
+from tests.conformance.refstore_histories import (
+    advance,
+    append,
+    create,
+    move,
+    raise_floor,
+    replace,
+    reset,
+    retire,
+    seal,
+)
 from tests.servers.process import ServerProcess
 from tests.servers.redis import call, redis_pair, redis_server, shared_redis_cluster, wait_for_replica
 
@@ -91,6 +101,7 @@ class TestWaiting:
         ("retire_of_an_append", [create()], append(1), retire(1)),
         ("create", [], create(), create()),
         ("move", [create()], move("c0", "c1", 1), move("c0", "c1", 1)),
+        ("reset", [create(), append(1)], reset("x"), reset("x")),
         ("floor", [create()], raise_floor(3), raise_floor(3)),
         ("advance", [create(), append(1), seal()], advance("c0", "c1", (3,)), advance("c0", "c1", (3,))),
         ("seal", [create(), append(1), replace(("w-1",), None, "r")], seal(), seal()),

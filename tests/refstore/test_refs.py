@@ -18,12 +18,25 @@ from hypothesis.stateful import (
 
 from refstore import refs
 from refstore.errors import AlreadyExists, Conflict, Invalid, NotFound, Unavailable
-from refstore.records import Append, Branch, BranchChange, Create, Event, Move, Seal, WriterId
+from refstore.records import (
+    Append,
+    Branch,
+    BranchChange,
+    Create,
+    Event,
+    Move,
+    Reset,
+    Restore,
+    Seal,
+    StashLayers,
+    TakeStash,
+    WriterId,
+)
 from refstore.refs import SWAP_TRIES_MAX, apply, change_by_swap, event_of, replay
 from tests.aio import aio
 from tests.conformance import refstore_histories as make
 
-TABLES_MAX, SEALS_MAX, WRITERS_MAX = 6, 2, 3  # so low that a history of fifty steps meets them often
+TABLES_MAX, SEALS_MAX, STASHES_MAX, WRITERS_MAX = 6, 2, 2, 3  # so low that a history of fifty steps meets them often
 SLOTS = st.integers(0, 5)
 SLIP = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])  # mostly right, sometimes wrong by one
 
@@ -42,6 +55,8 @@ class BranchRules(RuleBasedStateMachine):
         self.retired: set[tuple[str, int]] = set()
         self.seen: list[str] = []  # the tables that readers see, in order
         self.inside: dict[str, list[str]] = {}  # the tables that a run or commit holds
+        self.stashed: dict[int, list[str]] = {}  # the tables of each stash
+        self.deleted: Branch | None = None
         self.lives, self.names = itertools.count(1), itertools.count(1)
 
     @initialize()
@@ -68,12 +83,14 @@ class BranchRules(RuleBasedStateMachine):
             self.check_step(before, after, change)
         if isinstance(change, Create):
             self.sent, self.done, self.retired, self.seen = [], set(), set(), []
-            self.slots, self.opened, self.inside = {}, {}, {}
+            self.slots, self.opened, self.inside, self.stashed = {}, {}, {}, {}
+        if isinstance(change, Restore):
+            self.sent, self.done, self.retired, self.slots, self.opened = [], set(), set(), {}, {}
         return True
 
     def check_step(self, before: Branch, after: Branch, change: BranchChange) -> None:
         assert after.version == before.version + 1
-        assert after.view == (after.version if isinstance(change, (Append, Move)) else before.view)
+        assert after.view == (after.version if _is_seen(change) else before.view)
         assert after.fence >= before.fence
         assert after.floor >= before.floor
         assert after.incarnation == before.incarnation
@@ -82,6 +99,15 @@ class BranchRules(RuleBasedStateMachine):
     @rule()
     def begin_again(self) -> None:
         assert self.do(make.create(f"life-{next(self.lives)}", floor=2))
+
+    @precondition(lambda self: self.branch is None and self.deleted is not None)
+    @rule()
+    def restore(self) -> None:
+        assert self.deleted is not None
+        change = make.restore(self.deleted, f"life-{next(self.lives)}")
+        assert self.do(change)
+        assert not self.do(change)
+        assert self.head.line != self.deleted.line
 
     @precondition(lambda self: self.branch is not None)
     @rule(slot=SLOTS, slip=SLIP, age=st.integers(0, 5), view=st.none() | SLIP, old=SLIP)
@@ -154,6 +180,44 @@ class BranchRules(RuleBasedStateMachine):
             self.seen = self.inside[new].copy()
 
     @precondition(lambda self: self.branch is not None)
+    @rule(elsewhere=st.booleans(), clean=st.booleans())
+    def reset(self, elsewhere: bool, clean: bool) -> None:
+        head, dirty = self.head, self.head.is_dirty
+        commits = [name for name in self.inside if name.startswith("c")]
+        base = commits[len(commits) // 2] if elsewhere and commits else None
+        change = make.reset(f"x{next(self.names)}", base, clean, head.incarnation)
+        if self.do(change):
+            assert not (clean and dirty)
+            self.seen = self.inside.get(self.head.base_commit, []).copy()
+            assert (self.head.line == head.line) == (base in (None, head.base_commit))
+            assert not self.do(change)
+
+    @precondition(lambda self: self.branch is not None)
+    @rule()
+    def stash(self) -> None:
+        change = make.stash(f"x{next(self.names)}", life=self.head.incarnation)
+        staged = self.staged(self.head)
+        if self.do(change):
+            self.stashed[self.head.version] = staged
+            self.seen = self.inside.get(self.head.base_commit, []).copy()
+            assert not self.do(change)
+
+    @precondition(lambda self: self.branch is not None and self.stashed)
+    @rule(drop=st.booleans(), at=st.integers(0, 5))
+    def take(self, drop: bool, at: int) -> None:
+        number = sorted(self.stashed)[at % len(self.stashed)]
+        dirty = self.head.is_dirty
+        change = make.take(f"x{next(self.names)}", number, drop, self.head.incarnation)
+        if not self.do(change):
+            assert dirty
+            assert not drop
+            return
+        staged = self.stashed.pop(number)
+        if not drop:
+            self.seen += staged
+        assert not self.do(change)
+
+    @precondition(lambda self: self.branch is not None)
     @rule(slot=SLOTS, slip=SLIP, age=st.integers(0, 5))
     def retire(self, slot: int, slip: int, age: int) -> None:
         writer = self.writer(slot, age)
@@ -170,6 +234,7 @@ class BranchRules(RuleBasedStateMachine):
     @precondition(lambda self: self.branch is not None and self.head.version > 10)
     @rule()
     def delete(self) -> None:
+        self.deleted = self.head
         assert self.do(make.delete(self.head.incarnation))
 
     @precondition(lambda self: self.branch is not None)
@@ -181,6 +246,9 @@ class BranchRules(RuleBasedStateMachine):
     def another_life(self, change: BranchChange) -> None:
         assert not self.do(change)
 
+    def staged(self, branch: Branch) -> list[str]:
+        return [*(table for each in branch.sealed for table in self.tables_of(each)), *self.tables_of(branch)]
+
     def tables_of(self, layers: Seal | Branch) -> list[str]:
         return [*self.inside.get(layers.l2 or "", []), *layers.l1]
 
@@ -190,14 +258,14 @@ class BranchRules(RuleBasedStateMachine):
             assert len(self.head.writers) <= WRITERS_MAX
             assert len(self.head.l1) <= TABLES_MAX
             assert len(self.head.sealed) <= SEALS_MAX
+            assert len(self.head.aside.stashes) <= STASHES_MAX
             assert self.head.view <= self.head.version
 
     @invariant()
     def readers_see_every_append_and_merge_once_and_in_order(self) -> None:
         if self.branch is not None:
-            sealed = [table for each in self.head.sealed for table in self.tables_of(each)]
-            base = self.inside.get(self.head.base_commit, [])
-            assert [*base, *sealed, *self.tables_of(self.head)] == self.seen
+            assert [*self.inside.get(self.head.base_commit, []), *self.staged(self.head)] == self.seen
+            assert [stash.id for stash in self.head.aside.stashes] == sorted(self.stashed)
 
     @invariant()
     def a_copy_that_comes_late_does_nothing(self) -> None:
@@ -215,11 +283,17 @@ class BranchRules(RuleBasedStateMachine):
         assert replay(self.journal) == ({} if self.branch is None else {"main": self.branch})
 
 
+def _is_seen(change: BranchChange) -> bool:
+    """Whether readers see it."""
+    return isinstance(change, (Append, Move, Reset, StashLayers)) or (isinstance(change, TakeStash) and not change.drop)
+
+
 @contextmanager
 def low_limits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(refs, "L1_TABLES_MAX", TABLES_MAX)
         patch.setattr(refs, "SEALS_MAX", SEALS_MAX)
+        patch.setattr(refs, "STASHES_MAX", STASHES_MAX)
         patch.setattr(refs, "WRITERS_MAX", WRITERS_MAX)
         yield
 
