@@ -5,22 +5,24 @@ bounded: a small body is held whole, which lets its put be retried; a larger one
 the body, computed as it passes.
 
 An address is a name in the installation's own store, or a URL of somebody else's object (staged from a listing).
-What is read back from our own store is compared with its size and MD5: `Corrupt` if they differ.
+What is read back from our own store is compared with its size and MD5, of an object that was appended to extent by
+extent: `Corrupt` if they differ.
 """
 
+import asyncio
 import hashlib
-import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from itertools import groupby
 from urllib.parse import unquote, urlsplit
 
 from lsmfs import paths
 from lsmfs.clock import Clock
-from lsmfs.model import Entry
+from lsmfs.model import MD5, Entry, Extent
 from lsmfs.objectstore.store import ObjectStore, Span
 from refstore.errors import Corrupt, Invalid, NotFound
 
 HELD_BYTES_MAX = 8 * 1024 * 1024  # a body up to this is one retried put; S3's parts are of this size too
-_MD5 = re.compile(r"[0-9a-f]{32}")
+SMALL_BYTES_MAX, SMALL_AT_ONCE = 256 * 1024, 16  # extents up to this are read so many at once: 4 MiB
 
 
 async def store_body(
@@ -74,28 +76,75 @@ async def read_body(
     entry: Entry, store: ObjectStore, foreign: Callable[[str], ObjectStore], store_url: str = ""
 ) -> AsyncIterator[bytes]:
     """The entry's bytes in pieces, extent after extent. `foreign` opens the store at a URL."""
-    digest, size, is_ours = hashlib.md5(usedforsecurity=False), 0, True
-    for extent in entry.extents:
-        ours = "://" not in extent.address
-        is_ours &= ours  # somebody else's etag need not be an MD5, however much it looks like one
-        if not extent.length:
-            continue
-        source, name = (store, extent.address) if ours else _located(extent.address, foreign, store_url)
-        try:
-            async for piece in source.stream(name, Span(extent.offset, extent.offset + extent.length)):
-                digest.update(piece)
-                size += len(piece)
-                yield piece
-        except NotFound:
-            if ours:
-                raise Corrupt(f"the bytes at {extent.address!r} are gone, though an entry refers to them") from None
-            raise NotFound(f"{extent.address!r}, which the entry refers to, does not exist") from None
-        except Invalid as error:
-            raise Corrupt(f"the entry does not match what is stored: {error}") from None
+    extents, size = entry.extents, 0
+    digest = _Digest(entry.etag if entry.rest and all(extent.is_ours for extent in extents) else "")
+
+    def opened(extent: Extent) -> AsyncIterator[bytes]:
+        source, name = (store, extent.address) if extent.is_ours else _located(extent.address, foreign, store_url)
+        return _stream(extent, source, name)
+
+    for group in _groups(extents):
+        async for piece in _pieces([opened(extent) for extent in group]):
+            digest.update(piece)
+            size += len(piece)
+            yield piece
     if size != entry.size_bytes:
         raise Corrupt(f"{entry.address!r} gave {size} bytes, its entry says {entry.size_bytes}")
-    if is_ours and _MD5.fullmatch(entry.etag) and digest.hexdigest() != entry.etag:
-        raise Corrupt(f"{entry.address!r} has MD5 {digest.hexdigest()}, its entry says {entry.etag}")
+    digest.check(entry.address)
+
+
+def _groups(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
+    """The extents that have bytes, in order: some small ones together, large ones alone."""
+    for is_small, some in groupby(
+        (extent for extent in extents if extent.length), lambda extent: extent.length <= SMALL_BYTES_MAX
+    ):
+        group, step = list(some), SMALL_AT_ONCE if is_small else 1
+        yield from (group[start : start + step] for start in range(0, len(group), step))
+
+
+async def _pieces(bodies: Sequence[AsyncIterator[bytes]]) -> AsyncIterator[bytes]:
+    """One body as a stream; of several all at once: one after the other, each would cost a round trip."""
+    if len(bodies) == 1:
+        async for piece in bodies[0]:
+            yield piece
+    else:
+        for whole in await asyncio.gather(*map(_whole, bodies)):
+            yield whole
+
+
+async def _whole(pieces: AsyncIterator[bytes]) -> bytes:
+    return b"".join([piece async for piece in pieces])
+
+
+async def _stream(extent: Extent, source: ObjectStore, name: str) -> AsyncIterator[bytes]:
+    digest = _Digest(extent.digest if extent.is_ours else "")
+    try:
+        async for piece in source.stream(name, Span(extent.offset, extent.offset + extent.length)):
+            digest.update(piece)
+            yield piece
+    except NotFound:
+        if extent.is_ours:
+            raise Corrupt(f"the bytes at {extent.address!r} are gone, though an entry refers to them") from None
+        raise NotFound(f"{extent.address!r}, which the entry refers to, does not exist") from None
+    except Invalid as error:
+        raise Corrupt(f"the entry does not match what is stored: {error}") from None
+    digest.check(extent.address)
+
+
+class _Digest:
+    """The MD5 that bytes must have; nothing is compared if what is expected is none."""
+
+    def __init__(self, expected: str) -> None:
+        self._expected = expected if MD5.fullmatch(expected) else ""
+        self._digest = hashlib.md5(usedforsecurity=False)
+
+    def update(self, piece: bytes) -> None:
+        if self._expected:
+            self._digest.update(piece)
+
+    def check(self, address: str) -> None:
+        if self._expected and self._digest.hexdigest() != self._expected:
+            raise Corrupt(f"{address!r} has MD5 {self._digest.hexdigest()}, its entry says {self._expected}")
 
 
 def _located(address: str, foreign: Callable[[str], ObjectStore], store_url: str) -> tuple[ObjectStore, str]:
@@ -105,7 +154,7 @@ def _located(address: str, foreign: Callable[[str], ObjectStore], store_url: str
 
 def locate(address: str, store_url: str = "") -> tuple[str, str]:
     """The URL of the store that holds a foreign object, and the object's name there. Of the same cloud as our own
-    store, it has the same endpoint and region."""
+    store, it has the same endpoint and region, unless the address says others: s3://bucket?region=r/name."""
     scheme, _, rest = address.partition("://")
     if scheme == "file":
         folder, _, name = rest.rpartition("/")
@@ -113,7 +162,8 @@ def locate(address: str, store_url: str = "") -> tuple[str, str]:
     else:
         bucket, _, name = rest.partition("/")
         own = urlsplit(store_url)
-        query = f"?{own.query}" if own.scheme == scheme and own.query else ""
+        is_plain = own.scheme == scheme and "?" not in bucket  # else it says itself how it is reached
+        query = f"?{own.query}" if is_plain and own.query else ""
         container = f"{scheme}://{bucket}{query}"
     if not name:
         raise Invalid(f"{address!r} names no object: expected scheme://bucket/name")

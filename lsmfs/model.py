@@ -14,16 +14,24 @@ from refstore.errors import Invalid
 KEY_BYTES_MAX = 1024  # S3's limit, so that every key can be served by the gateway
 INT64_MAX = 2**63 - 1
 METADATA_BYTES_MAX = 8 * 1024  # S3 allows 2 KiB of user metadata; the rest is room for ours
+EXTENTS_MAX = 10_000  # S3's limit of parts: 1 MB of a row, and as many requests to read the object
+MD5 = re.compile(r"[0-9a-f]{32}")
 BRANCH_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 REPOSITORY_NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of stored bytes."""
+    """A piece of stored bytes; `digest` is their MD5, if it is known."""
 
     address: str
     offset: int
     length: int
+    digest: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is in the installation's own store: other addresses are URLs."""
+        return "://" not in self.address
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -37,12 +45,17 @@ class Entry(msgspec.Struct, frozen=True):
     content_type: str | None = None
     metadata: dict[str, str] | None = None
     rest: tuple[Extent, ...] = ()
+    digest: str = ""  # of the first extent, if there are more; of one alone the etag says it
 
     @property
     def extents(self) -> tuple[Extent, ...]:
         """Every piece, in the order of the object's bytes."""
-        first = self.size_bytes - sum(extent.length for extent in self.rest)
-        return (Extent(self.address, self.offset, first), *self.rest)
+        length = self.size_bytes - sum(extent.length for extent in self.rest)
+        first = Extent(self.address, self.offset, length, self.digest)
+        # Somebody else's etag need not be an MD5, however much it looks like one.
+        if not self.rest and first.is_ours and MD5.fullmatch(self.etag):
+            first = Extent(self.address, self.offset, length, self.etag)
+        return (first, *self.rest)
 
     @property
     def modified(self) -> datetime:
@@ -79,30 +92,50 @@ def check_entry(entry: Entry) -> None:
     ):
         raise Invalid(f"entry for {entry.address!r}: size, offset or time is negative or has more than 64 bits")
     text = entry.address + entry.etag + (entry.content_type or "")
-    if entry.rest or entry.metadata or not text.isascii():
+    if entry.rest or entry.metadata or entry.digest or not text.isascii():
         _check_unusual(entry)
 
 
 def _check_unusual(entry: Entry) -> None:
-    lengths = [extent.length for extent in entry.rest]
-    if sum(lengths) > entry.size_bytes:
-        raise Invalid(f"entry for {entry.address!r}: its extents are longer than its size {entry.size_bytes}")
-    if min(lengths, default=0) < 0 or any(extent.offset < 0 for extent in entry.rest):
-        raise Invalid(f"entry for {entry.address!r}: an extent has a negative offset or length")
+    what = f"entry for {entry.address!r}"
     try:
         stored = msgspec.json.encode(entry)
         if msgspec.json.decode(stored, type=Entry) != entry:
-            raise Invalid(f"entry for {entry.address!r}: it has values of another type than {Entry.__annotations__}")
+            raise Invalid(f"{what}: it has values of another type than {Entry.__annotations__}")
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
-        raise Invalid(f"entry for {entry.address!r}: {error}") from None
+        raise Invalid(f"{what}: {error}") from None
+    if entry.digest and not entry.rest:
+        raise Invalid(f"{what}: a digest is that of the first of several extents")
+    if entry.rest:
+        check_extents(entry.extents, what)
     if entry.metadata and sum(len(k) + len(v) for k, v in entry.metadata.items()) > METADATA_BYTES_MAX:
-        raise Invalid(f"entry for {entry.address!r}: more than {METADATA_BYTES_MAX} bytes of user metadata")
+        raise Invalid(f"{what}: more than {METADATA_BYTES_MAX} bytes of user metadata")
 
 
-def check_branch_name(name: str) -> str:
+def check_extents(extents: tuple[Extent, ...], what: str) -> None:
+    """`Invalid` if they cannot be the extents of one object."""
+    try:
+        if msgspec.json.decode(msgspec.json.encode(extents), type=tuple[Extent, ...]) != extents:
+            raise Invalid(f"{what}: its extents have values of another type than {Extent.__annotations__}")
+    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+        raise Invalid(f"{what}: {error}") from None
+    if any(min(extent.offset, extent.length) < 0 or extent.offset > INT64_MAX for extent in extents):
+        raise Invalid(f"{what}: an extent has a negative offset or length, or the extents are longer than the object")
+    if sum(extent.length for extent in extents) > INT64_MAX:
+        raise Invalid(f"{what}: its extents have more bytes than 64 bits can count")
+    if any(extent.digest and not MD5.fullmatch(extent.digest) for extent in extents):
+        raise Invalid(f"{what}: the digest of an extent is no MD5 in small letters")
+    if len(extents) > EXTENTS_MAX:
+        raise Invalid(
+            f"{what}: it has {len(extents)} extents, at most {EXTENTS_MAX} are allowed: read it and store it as one"
+        )
+
+
+def check_branch_name(name: str, what: str = "branch") -> str:
+    """The name, if a branch or a tag may have it; `Invalid` says what it cannot be."""
     if not BRANCH_NAME.fullmatch(name) or name.endswith((".", ".lock")) or ".." in name:
         raise Invalid(
-            f"{name!r} is no branch name: use letters, digits, '_', '-' and '.', beginning with a letter, digit or '_'"
+            f"{name!r} is no {what} name: use letters, digits, '_', '-' and '.', beginning with a letter, digit or '_'"
         )
     return name
 

@@ -1,5 +1,6 @@
 """Bodies go into the store and come back as they were, or not at all."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,13 +9,15 @@ import msgspec
 import pytest
 
 from lsmfs import blocks
-from lsmfs.blocks import HELD_BYTES_MAX, locate, read_body, store_body
+from lsmfs.blocks import HELD_BYTES_MAX, SMALL_AT_ONCE, SMALL_BYTES_MAX, locate, read_body, store_body
 from lsmfs.clock import SystemClock
+from lsmfs.lsm.appends import of_extents
 from lsmfs.model import Entry, Extent
 from lsmfs.objectstore.counting import CountingStore
 from lsmfs.objectstore.local import LocalStore
 from lsmfs.objectstore.memory import MemoryStore
-from lsmfs.objectstore.store import ObjectStore
+from lsmfs.objectstore.store import ObjectStore, Span
+from lsmfs.objectstore.wrapper import WrapperStore
 from refstore.errors import Corrupt, Invalid, NotFound
 from tests.aio import aio
 
@@ -185,3 +188,53 @@ def test_an_address_that_names_no_object_is_invalid(address: str) -> None:
 
 def test_a_held_body_is_no_larger_than_a_part_of_a_multipart_upload() -> None:
     assert blocks.HELD_BYTES_MAX == 8 * 1024 * 1024
+
+
+async def appended(store: ObjectStore, *bodies: bytes) -> Entry:
+    """An object of several bodies, each with its MD5, as appends leave it."""
+    parts = [await store_body(store, "lake", pieces(body), CLOCK) for body in bodies]
+    return of_extents([extent for part in parts for extent in part.extents], 1)
+
+
+@pytest.mark.parametrize("count", [2, SMALL_AT_ONCE, SMALL_AT_ONCE + 1, 3 * SMALL_AT_ONCE])
+@aio
+async def test_many_small_extents_are_read_in_order_some_at_once(count: int) -> None:
+    at_once = most = 0
+
+    class Slow(WrapperStore):
+        async def stream(self, name: str, span: Span | None = None) -> AsyncIterator[bytes]:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0.001)
+            async for piece in self.inner.stream(name, span):
+                yield piece
+            at_once -= 1
+
+    store = Slow(MemoryStore())
+    bodies = [f"{number},".encode() for number in range(count)]
+    assert await body_of(await appended(store, *bodies), store) == b"".join(bodies)
+    assert most == min(count, SMALL_AT_ONCE)
+
+
+@aio
+async def test_large_extents_among_small_ones_are_streamed_in_their_place() -> None:
+    store = MemoryStore()
+    large = bytes(range(256)) * (SMALL_BYTES_MAX // 256) + b"!"
+    bodies = [b"a", b"b", large, large, b"c", b"", b"d", large]
+    assert await body_of(await appended(store, *bodies), store) == b"".join(bodies)
+
+
+@pytest.mark.parametrize("damaged", range(5))
+@pytest.mark.parametrize("size", [3, SMALL_BYTES_MAX + 1])
+@aio
+async def test_damage_in_any_extent_of_an_object_that_was_appended_to_is_corrupt(damaged: int, size: int) -> None:
+    store = MemoryStore()
+    entry = await appended(store, *(bytes([number]) * size for number in range(5)))
+    assert len(await body_of(entry, store)) == 5 * size
+    await store.put(entry.extents[damaged].address, b"x" * size)
+    with pytest.raises(Corrupt, match="MD5"):
+        await body_of(entry, store)
+    await store.delete(entry.extents[damaged].address)
+    with pytest.raises(Corrupt, match="gone"):
+        await body_of(entry, store)

@@ -1,6 +1,7 @@
 """Listing a view page by page, in time that depends on the page and not on what it skips.
 
-One cursor per layer stands at its next key; the smallest of them is next, and the newest cursor there decides.
+One cursor per layer stands at its next key; the smallest of them is next, and the newest cursor there decides, or, if
+it stands at an append, those below it too.
 - A common prefix is passed by seeking every cursor beyond it: a million keys below a "directory" are never touched.
 - A run of deleted keys is passed by comparing bytes: as long as the tombstones above and the keys below are the same
   strings, both cursors leap, farther each time. What does not leap is merged in columns, ever larger pieces.
@@ -8,7 +9,11 @@ One cursor per layer stands at its next key; the smallest of them is next, and t
 
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lsmfs.lsm import records
+from lsmfs.lsm.appends import joined
 from lsmfs.lsm.records import beyond
 from lsmfs.lsm.run import Run
 from lsmfs.lsm.table import OpenTable
@@ -111,6 +116,11 @@ def _group(key: bytes, prefix: bytes, delimiter: bytes) -> bytes | None:
     return None if at < 0 else key[: at + len(delimiter)]
 
 
+def _keys_there(rows: pa.Table) -> pa.Table:
+    """Keys, and whether they are there: that of an append is, whatever is below."""
+    return pa.table({"key": rows["key"], "kind": pc.equal(rows["kind"], records.TOMBSTONE).cast(pa.uint8())})
+
+
 class Walk:
     """The cursors of a view, moved together."""
 
@@ -148,10 +158,14 @@ class Walk:
         return None
 
     def entry(self) -> Entry | None:
-        top = self._group[0]
-        assert top.table is not None
-        found: Entry | None = top.table.entry(top.row)
-        return found
+        appended: list[Entry] = []
+        for cursor in self._group:
+            assert cursor.table is not None
+            found: Entry | None = cursor.table.entry(cursor.row)
+            if found is None or not cursor.table.is_append(cursor.row):
+                return joined(appended, found) if appended else found
+            appended.append(found)
+        return joined(appended, None)
 
     async def step(self, rows: int = 1) -> None:
         for cursor in self._group:
@@ -185,7 +199,7 @@ class Walk:
         for cursor in self._cursors:
             assert cursor.table is not None
             stop = min(cursor.row + rows, cursor.table.count)
-            slices.append(cursor.table.rows.slice(cursor.row, stop - cursor.row).select(["key", "kind"]))
+            slices.append(_keys_there(cursor.table.rows.slice(cursor.row, stop - cursor.row)))
             if stop < cursor.table.count or not cursor.is_last_table():
                 horizons.append(cursor.table.key(stop - 1))
         merged = records.live(records.merge(slices))

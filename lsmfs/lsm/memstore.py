@@ -1,21 +1,41 @@
 """What a writer holds until it is flushed: batches of operations that are acknowledged together.
 
 A batch is a list in the order of arrival; sorting happens once, at the flush, in columns. That costs a put one append,
-where a sorted structure would cost it a search.
+where a sorted structure would cost it a search. What the batch appends to objects becomes one block of bytes then.
 """
 
 import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple, cast
 
 import pyarrow as pa
 
 from lsmfs.lsm import records
-from lsmfs.model import Entry
-from refstore.errors import Conflict
+from lsmfs.lsm.appends import joined, of_extents
+from lsmfs.model import Entry, Extent
+from refstore.errors import Conflict, Error
 from refstore.store import Absent
 
-Operation = tuple[bytes, Entry | None]
-"""A key and its new entry; None deletes it."""
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What an append adds to an object: bytes, which become extents of the batch's block, or extents."""
+
+    mtime_us: int
+    data: bytes = b""
+    extents: tuple[Extent, ...] = ()
+
+    def over(self, below: Entry | None) -> Entry:
+        """What the object is then, for conditions. Where its bytes will be, and so its etag, is not known before the
+        flush; but nobody can expect an etag that never was, unless it is the MD5 of the only bytes."""
+        return joined([of_extents(_placed([self], "", bytearray()), self.mtime_us)], below)
+
+
+Operation = tuple[bytes, Entry | Addition | None]
+"""A key and its new entry, or what is added to it; None deletes it."""
 
 OPERATION_WEIGHT = 200  # bytes counted for an operation beside its key: a usual entry
 EXTENT_WEIGHT = 100  # bytes counted for an extent beside its address
@@ -49,6 +69,7 @@ class Batch:
     conditions: list[Condition] = field(default_factory=list)
     unit: "pa.Table | str | None" = None  # rows to write, or the name of a layer that is stored already
     weight: int = 0
+    additions: int = 0  # among the operations
     number: int = 0  # among the batches of its writer, from 1, when it is closed
 
     def waiter(self) -> "asyncio.Future[None]":
@@ -58,14 +79,50 @@ class Batch:
         self.waiters.append(waiter)
         return waiter
 
-    def add(self, key: bytes, entry: Entry | None) -> int:
+    def add(self, key: bytes, value: Entry | Addition | None) -> int:
         """Take the operation; what it weighs."""
-        self.operations.append((key, entry))
+        self.operations.append((key, value))
         weight = len(key) + OPERATION_WEIGHT
-        if entry is not None and (entry.metadata or entry.rest):
-            weight += _unusual_weight(entry)
+        if isinstance(value, Entry):
+            if value.metadata or value.rest:
+                weight += _unusual_weight(value)
+        elif value is not None:
+            self.additions += 1
+            weight += len(value.data) + sum(len(extent.address) + EXTENT_WEIGHT for extent in value.extents)
         self.weight += weight
         return weight
+
+    def conditional_keys(self) -> set[bytes]:
+        return {self.operations[condition.at][0] for condition in self.conditions}
+
+    def decided(self, there: Mapping[bytes, Entry]) -> tuple[list[Operation], list[Error | None]]:
+        """The operations that may be done, given what is there, and for each condition why its operation may not."""
+        now: dict[bytes, Entry | None] = dict(there)
+        keys = self.conditional_keys()
+        conditions = {condition.at: condition for condition in self.conditions}
+        operations: list[Operation] = []
+        refusals: list[Error | None] = []
+        for at, (key, value) in enumerate(self.operations):
+            condition = conditions.get(at)
+            refusal = condition.refusal(key, now.get(key)) if condition else None
+            if condition:
+                refusals.append(refusal)
+            if refusal is None:
+                operations.append((key, value))
+                if key in keys:
+                    now[key] = value.over(now.get(key)) if isinstance(value, Addition) else value
+        return operations, refusals
+
+    def finish(self, error: Exception | None) -> None:
+        """Tell everybody who waits: done, or why not."""
+        for future in (*self.waiters, *(condition.done for condition in self.conditions)):
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+                future.exception()  # its caller may have been cancelled
 
 
 def _unusual_weight(entry: Entry) -> int:
@@ -74,7 +131,48 @@ def _unusual_weight(entry: Entry) -> int:
     return facts + sum(len(extent.address) + EXTENT_WEIGHT for extent in entry.rest)
 
 
-def rows_of(operations: list[Operation]) -> pa.Table:
-    """Sorted, each key once: the last operation on a key stays."""
+class Layout(NamedTuple):
+    """A batch as it is stored: its rows, and the block of bytes that their appends refer to."""
+
+    rows: pa.Table
+    block: bytes = b""
+
+
+def laid_out(operations: list[Operation], address: str) -> Layout:
+    """Sorted, each key once: the last operation on a key stays, and appends are joined with what is before them. All
+    their bytes are one block at that address, those of one key side by side."""
     last = dict(operations)
-    return records.from_entries([(key, last[key]) for key in sorted(last)])
+    if Addition not in set(map(type, last.values())):
+        plain = cast("dict[bytes, Entry | None]", last)
+        return Layout(records.from_entries([(key, plain[key]) for key in sorted(plain)]))
+    below: dict[bytes, Entry | None] = {}
+    added: dict[bytes, list[Addition]] = {}
+    for key, value in operations:
+        if isinstance(value, Addition):
+            added.setdefault(key, []).append(value)
+        else:
+            below[key] = value
+            added.pop(key, None)  # nobody will see it
+    block, rows, kinds = bytearray(), [], []
+    for key in sorted(last):
+        entry = below.get(key)
+        if key in added:
+            entry = joined([of_extents(_placed(added[key], address, block), added[key][-1].mtime_us)], entry)
+        rows.append((key, entry))
+        kinds.append(records.APPEND if key not in below else records.TOMBSTONE if entry is None else records.PUT)
+    return Layout(records.from_entries(rows, kinds), bytes(block))
+
+
+def _placed(additions: Sequence[Addition], address: str, block: bytearray) -> list[Extent]:
+    """The extents of what is added, in order. Bytes go to the end of the block: bytes that follow bytes are one extent,
+    so that many small appends to one key leave few."""
+    extents: list[Extent] = []
+    for are_stored, some in groupby(additions, lambda addition: bool(addition.extents)):
+        if are_stored:
+            extents += [extent for addition in some for extent in addition.extents]
+        else:
+            data = b"".join(addition.data for addition in some)
+            digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
+            extents.append(Extent(address, len(block), len(data), digest))
+            block += data
+    return extents

@@ -96,8 +96,8 @@ def _check_rows(table: pa.Table, name: str) -> None:
         raise Corrupt(f"{name}: its keys are not in ascending order, or one is there twice")
     if len(table) and not table[0][0].as_py():
         raise Corrupt(f"{name}: its first key is empty")
-    if "kind" in table.column_names and (pc.max(table["kind"]).as_py() or 0) > records.TOMBSTONE:
-        raise Corrupt(f"{name}: it has records that are neither puts nor tombstones")
+    if "kind" in table.column_names and (pc.max(table["kind"]).as_py() or 0) > records.APPEND:
+        raise Corrupt(f"{name}: it has records of a kind that this lsmfs does not know: use a newer one")
 
 
 def _check_format(facts: Mapping[str, str], name: str) -> None:
@@ -194,6 +194,9 @@ class OpenTable:
     def is_tombstone(self, row: int) -> bool:
         return self._kinds[row] == records.TOMBSTONE
 
+    def is_append(self, row: int) -> bool:
+        return self._kinds[row] == records.APPEND
+
     def may_hold(self, probe: Probe) -> bool:
         """Whether bounds and bloom filter allow the key: without them every table would be searched."""
         if not self.first <= probe.key <= self.last or not self.count:
@@ -231,8 +234,10 @@ class OpenTable:
     def tombstones_from(self, row: int, count_max: int) -> int:
         """How many rows from here on are tombstones without a gap; at most `count_max`."""
         end = min(self.count, row + count_max)
-        stop = self._kinds.find(records.PUT, row, end)
-        return (stop if stop >= 0 else end) - row
+        for kind in (records.PUT, records.APPEND):
+            stop = self._kinds.find(kind, row, end)
+            end = stop if stop >= 0 else end
+        return end - row
 
     def common_keys(self, row: int, other: "OpenTable", other_row: int, count: int) -> int:
         """How many of `count` keys from here and from there are the same, up to the first that differs, or fewer. Two
@@ -263,8 +268,8 @@ class OpenTable:
         return int(np.searchsorted(mine, start + int((here != there).argmax()), side="right")) - 1
 
     def entry(self, row: int) -> Any:
-        """The row's Entry, or None for a tombstone."""
-        if self._kinds[row] == records.TOMBSTONE:
+        """The row's Entry, of an append what it adds; None for a tombstone."""
+        if not records.has_entry(self._kinds[row]):
             return None
         extents, content_type, metadata = (None if c is None else c[row].as_py() for c in self._optional)
         return records.entry_of(

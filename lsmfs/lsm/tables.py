@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lsmfs import paths
 from lsmfs.lsm import records, table
@@ -219,7 +220,7 @@ def _encode_range(rows: pa.Table, generation: int, content: bytes) -> tuple[dict
         "max_key": keys[-1].as_py(),
         "min_key": keys[0].as_py(),
         "count": len(rows),
-        "tombstones": len(rows) - len(records.live(rows)),
+        "tombstones": pc.sum(pc.equal(rows["kind"], records.TOMBSTONE)).as_py(),
         "id": content,
         "size_bytes": len(data),
         "file": str(file),

@@ -1,8 +1,9 @@
 """What a reader sees of a branch at one version: its layers, newest first, above its base.
 
-Point reads ask the layers in order and stop at the first that knows the key; bounds and bloom filters decide which
-tables are searched at all. Listings walk one cursor per layer; `listing` has them. A view is immutable. A table that
-has gone is legal only if the branch has moved on since: `LayerGone` says so, and `repository` looks again.
+Point reads ask the layers in order and stop at the first that knows the key; at an append they go on, and join. Bounds
+and bloom filters decide which tables are searched at all. Listings walk one cursor per layer; `listing` has them. A
+view is immutable. A table that has gone is legal only if the branch has moved on since: `LayerGone` says so, and
+`repository` looks again.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from lsmfs import paths
 from lsmfs.lsm import records
+from lsmfs.lsm.appends import joined
 from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.build import changes
 from lsmfs.lsm.run import EMPTY_RUN, Run
@@ -78,6 +80,7 @@ class View:
     async def get(self, key: bytes) -> Entry | None:
         """The entry, or None if there is none or it was deleted."""
         probe = Probe(key)
+        appended: list[Entry] = []
         for layer in self.layers:
             if isinstance(layer, Run):
                 file = layer.holding(key)
@@ -91,8 +94,10 @@ class View:
                 row = table.find(key)
                 if row >= 0:
                     entry: Entry | None = table.entry(row)
-                    return entry
-        return None
+                    if entry is None or not table.is_append(row):
+                        return joined(appended, entry) if appended else entry
+                    appended.append(entry)
+        return joined(appended, None) if appended else None
 
     async def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Entry]:
         """The entries of those keys that are there."""

@@ -4,7 +4,8 @@ Flow of a put:
 1. It joins the open batch and waits for it.
 2. When no flush is under way (or the batch is heavy and few are), the batch closes: a flush begins.
 3. Conditions, if any, are decided on the view at one version. Refused operations leave the batch.
-4. The batch becomes a Table and is uploaded. Several uploads may be under way.
+4. The batch becomes a Table and is uploaded; what its appends add is one block of bytes, uploaded at the same time.
+   Several uploads may be under way.
 5. In the order of the batches, the table's id is appended to the branch. Only then are its puts done.
 
 An append whose answer is lost is repeated under the same sequence number, so it is done once. If it stays unknown past
@@ -17,10 +18,12 @@ been uploaded for a view that was gone before it could be appended. Number 0 is 
 """
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from types import TracebackType
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import pyarrow as pa
 
@@ -29,10 +32,11 @@ from lsmfs.clock import Clock
 from lsmfs.lsm import records
 from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.build import Shape, write_run
-from lsmfs.lsm.memstore import Batch, Condition, Operation, rows_of
+from lsmfs.lsm.memstore import Addition, Batch, Condition, Layout, Operation, laid_out
 from lsmfs.lsm.tables import Tables
 from lsmfs.lsm.view import LayerGone, View, check_moved
-from lsmfs.model import Entry, check_entry, key_of
+from lsmfs.model import EXTENTS_MAX, Entry, Extent, check_entry, check_extents, key_of
+from lsmfs.objectstore.store import Body
 from lsmfs.settings import WriterSettings
 from refstore.errors import (
     BranchReplaced,
@@ -51,6 +55,9 @@ from refstore.refs import Refs
 from refstore.store import Absent
 
 BACKOFF_MIN, BACKOFF_MAX = 0.005, 1.0
+APPEND_BYTES_MAX = 8 * 1024 * 1024  # held and retried whole, like a small body; more is stored first, as a stream
+LOOK_EVERY = 1000  # batches with appends: a look costs a read, and a writer can pass the limit of extents by so many
+LOOK_KEYS_MAX = 64
 
 Source: TypeAlias = "pa.Table | str | list[Operation]"
 """What a layer is made of: rows, operations, or a layer that is stored already."""
@@ -70,6 +77,7 @@ class Writer:
         settings: WriterSettings,
         shape: Shape,
         actor: str = "",
+        allow: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._tables = tables
         self._refs = refs
@@ -80,6 +88,7 @@ class Writer:
         self._settings = settings
         self._shape = shape
         self._actor = actor
+        self._allow = allow  # raises if the branch may not be written to; asked before every flush
         self._batch: Batch | None = None
         self._flushes: set[asyncio.Task[None]] = set()
         self._tail: asyncio.Future[None] | None = None  # done when the newest closed batch has been appended or failed
@@ -94,6 +103,8 @@ class Writer:
         self._unsettled = False  # whether append seq+1 may have been sent without a definite answer
         self._batches = 0  # that were closed
         self._seen = 0  # the newest version of the branch that this writer knows
+        self._grown = 0  # batches with appends
+        self._full: set[bytes] = set()  # keys found to have so many extents that no more are taken
 
     async def __aenter__(self) -> "Writer":
         await self._begin_life()
@@ -117,6 +128,24 @@ class Writer:
         await self._has_room()
         await self._join(key_of(key), None, expected)
 
+    async def append(self, key: str | bytes, data: Body) -> None:
+        """Add bytes to the end of an object, which begins with them if it is not there; nothing is read. Returns when
+        they are durable and visible. Its content type and metadata stay. A failed append may be repeated, unless it
+        failed with `OutcomeUnknown`: that one may have been done."""
+        data = bytes(data)
+        if len(data) > APPEND_BYTES_MAX:
+            raise Invalid(
+                f"{len(data)} bytes are too many for one append, which holds {APPEND_BYTES_MAX}: store them with "
+                "blocks.store_body and append_extents those of its entry"
+            )
+        await self._add(key_of(key), Addition(self._clock.now_us(), data=data))
+
+    async def append_extents(self, key: str | bytes, extents: Sequence[Extent]) -> None:
+        """Add bytes that are stored already, here or elsewhere, to the end of an object."""
+        addition = Addition(self._clock.now_us(), extents=tuple(extents))
+        check_extents(addition.extents, f"append to {key!r}")
+        await self._add(key_of(key), addition)
+
     async def stage(self, table: pa.Table) -> None:
         """Write all rows of an Arrow table (see `records` for its columns) as one atomic unit."""
         rows = await self._tables.compute(_conform, table)
@@ -131,7 +160,8 @@ class Writer:
         return await self._upload(rows, 0)
 
     async def stage_prepared(self, name: str) -> None:
-        """Append a Table or Run that is stored already, after verifying it, as one atomic unit."""
+        """Append a Table or Run that is stored already, after verifying it, as one atomic unit. Each time it is staged,
+        what it appends to objects is added to them again."""
         try:
             paths.generation_of(name)
         except Corrupt:
@@ -154,10 +184,21 @@ class Writer:
         while self._batch is not None or self._flushes:
             await self.flush()
 
-    def _join(self, key: bytes, entry: Entry | None, expected: str | Absent | None) -> "asyncio.Future[None]":
+    async def _add(self, key: bytes, addition: Addition) -> None:
+        if key in self._full:
+            raise Invalid(
+                f"{key.decode()!r} has more than {EXTENTS_MAX} extents, one for each flush that appended to it: "
+                "store it as one (get it and put it) or go on under another key, with a new writer"
+            )
+        await self._has_room()
+        await self._join(key, addition, None)
+
+    def _join(
+        self, key: bytes, value: Entry | Addition | None, expected: str | Absent | None
+    ) -> "asyncio.Future[None]":
         """Add the operation to the open batch; what its caller waits for."""
         batch = self._open_batch()
-        self._buffered += batch.add(key, entry)
+        self._buffered += batch.add(key, value)
         if expected is None:
             waiter = batch.waiter()
         else:
@@ -237,6 +278,8 @@ class Writer:
     async def _flush(self, batch: Batch, before: "asyncio.Future[None] | None", after: "asyncio.Future[None]") -> None:
         weight = batch.weight
         try:
+            if self._allow is not None:
+                await self._allow()
             if batch.conditions:
                 await _wait(before)
                 await self._flush_conditional(batch)
@@ -245,15 +288,27 @@ class Writer:
                 name = await self._upload(source, batch.number)
                 await _wait(before)
                 await self._append(name, source, batch.number)
-            _finish(batch, None)
+            batch.finish(None)
         except BaseException as error:
-            _finish(batch, error if isinstance(error, Error) else _interrupted(error))
+            batch.finish(error if isinstance(error, Error) else _interrupted(error))
             if not isinstance(error, Error):
                 raise
         finally:
             _follow(before, after)
             self._buffered -= weight
             self._serve()
+        if batch.additions:
+            await self._look(batch)
+
+    async def _look(self, batch: Batch) -> None:
+        """See now and then whether objects have got too many extents: no append reads, so none would notice."""
+        self._grown += 1
+        if self._grown % LOOK_EVERY:
+            return
+        keys = dict.fromkeys(key for key, value in batch.operations if isinstance(value, Addition))
+        with contextlib.suppress(Error):  # the batch itself is done
+            found = await (await self._view()).get_many(islice(keys, LOOK_KEYS_MAX))
+            self._full |= {key for key, entry in found.items() if len(entry.rest) >= EXTENTS_MAX}
 
     async def _flush_conditional(self, batch: Batch) -> None:
         """Decide, upload, append if the view is still the one decided on; else decide again."""
@@ -280,7 +335,7 @@ class Writer:
         """Do what may be done on the view of now; for each condition why its operation may not."""
         view = await self._view()
         try:
-            operations, refusals = await _decide(batch, view)
+            operations, refusals = batch.decided(await view.get_many(batch.conditional_keys()))
         except LayerGone as gone:
             await check_moved(self._branches, view.branch, gone)
             raise
@@ -298,7 +353,20 @@ class Writer:
             return TableId(source)
         assert self._life is not None
         generation, unique, facts = self._life.floor, self._clock.new_id(), self._facts(number, expected_view)
-        rows = await self._tables.compute(rows_of, source) if isinstance(source, list) else source
+        address = paths.data_path(self._tables.repository, unique)
+        layout = await self._tables.compute(laid_out, source, address) if isinstance(source, list) else Layout(source)
+        saving = self._save(layout.rows, generation, unique, facts)
+        if not layout.block:
+            return await saving
+        name, stored = await asyncio.gather(
+            saving, self._tables.store.put(address, layout.block), return_exceptions=True
+        )
+        for answer in (name, stored):
+            if isinstance(answer, BaseException):
+                raise answer
+        return cast(TableId, name)
+
+    async def _save(self, rows: pa.Table, generation: int, unique: str, facts: dict[str, str]) -> TableId:
         if len(rows) <= self._settings.unit_rows_max:
             return await self._tables.save_table(rows, generation, unique, facts)
         run = await write_run(self._tables, rows, generation, self._shape)
@@ -410,30 +478,14 @@ class Writer:
 
     async def _begin_life(self) -> None:
         """A new writer id, known to nobody, that opens the branch as it is now."""
+        if self._allow is not None:
+            await self._allow()
         branch = await self._branches.read(self._name)
         if self._life is not None and branch.incarnation != self._life.incarnation:
             raise BranchReplaced(f"branch {self._name!r} was deleted and created again: open a new writer")
         self._life, self._id, self._seq = branch, WriterId(self._clock.new_id()), 0
         self._unsettled, self._seen = False, branch.version
         self.session = self.session or self._id
-
-
-async def _decide(batch: Batch, view: View) -> tuple[list[Operation], list[Error | None]]:
-    """The operations that may be done, and for each condition why its operation may not."""
-    keys = {batch.operations[condition.at][0] for condition in batch.conditions}
-    there: dict[bytes, Entry | None] = dict(await view.get_many(keys))
-    conditions = {condition.at: condition for condition in batch.conditions}
-    operations: list[Operation] = []
-    refusals: list[Error | None] = []
-    for at, (key, entry) in enumerate(batch.operations):
-        condition = conditions.get(at)
-        refusal = condition.refusal(key, there.get(key)) if condition else None
-        if condition:
-            refusals.append(refusal)
-        if refusal is None:
-            operations.append((key, entry))
-            there[key] = entry
-    return operations, refusals
 
 
 def _conform(table: pa.Table) -> pa.Table:
@@ -444,17 +496,6 @@ def _conform(table: pa.Table) -> pa.Table:
     if len(unique) < len(rows):
         raise Invalid(f"{len(rows) - len(unique)} keys are there more than once: a unit has each key once")
     return unique
-
-
-def _finish(batch: Batch, error: Exception | None) -> None:
-    for future in (*batch.waiters, *(condition.done for condition in batch.conditions)):
-        if future.done():
-            continue
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-            future.exception()  # its caller may have been cancelled
 
 
 def _interrupted(error: BaseException) -> Exception:

@@ -10,9 +10,9 @@ from lsmfs.lsm.tables import Tables
 from lsmfs.lsm.view import View
 from lsmfs.model import Entry
 from refstore.records import Branch, CommitId, RunId, Seal, SealId, TableId
-from tests.lsm.support import entry, rows_of
+from tests.lsm.support import Added, added, after, entry, rows_of
 
-Content = dict[bytes, Entry | None]
+Content = dict[bytes, Entry | Added | None]
 
 # Few characters, so that keys share prefixes; of one to four bytes, so that bytes and characters differ.
 KEYS = st.one_of(
@@ -20,8 +20,9 @@ KEYS = st.one_of(
     st.text("a/é€\U0001f600", min_size=1, max_size=4),
     st.integers(0, 40).map(lambda n: f"d/{n:02}"),
 ).map(str.encode)
-CHANGES = st.dictionaries(KEYS, st.none() | st.integers(0, 9).map(entry), min_size=1, max_size=25)
-TOMBSTONES = st.lists(KEYS, min_size=1, max_size=40).map(lambda keys: dict.fromkeys(keys))
+VALUES = st.one_of(st.none(), st.integers(0, 9).map(entry), st.integers(0, 9).map(added))
+CHANGES = st.dictionaries(KEYS, VALUES, min_size=1, max_size=25)
+TOMBSTONES: st.SearchStrategy[Content] = st.lists(KEYS, min_size=1, max_size=40).map(lambda keys: dict.fromkeys(keys))
 
 
 @dataclass
@@ -31,10 +32,10 @@ class Stack:
     l1: list[tuple[bool, Content]] = field(default_factory=list)
     l2: Content = field(default_factory=dict)
 
-    def over(self, below: Content) -> Content:
-        result = {**below, **self.l2}
+    def over(self, below: dict[bytes, Entry | None]) -> dict[bytes, Entry | None]:
+        result = after(below, self.l2)
         for _, changes in self.l1:
-            result.update(changes)
+            result = after(result, changes)
         return result
 
     async def save(self, tables: Tables, number: int, shape: Shape) -> tuple[tuple[TableId, ...], RunId | None]:
@@ -63,7 +64,7 @@ class World:
 
     @property
     def content(self) -> dict[bytes, Entry]:
-        merged: Content = dict(self.base)
+        merged: dict[bytes, Entry | None] = dict(self.base)
         for stack in (*self.sealed, self.top):
             merged = stack.over(merged)
         return {key: merged[key] for key in sorted(merged) if merged[key] is not None}  # type: ignore[misc]

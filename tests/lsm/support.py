@@ -2,14 +2,17 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from lsmfs.lsm import records
+from lsmfs.lsm.appends import of_extents
 from lsmfs.lsm.build import Shape
 from lsmfs.lsm.run import Run
 from lsmfs.lsm.tables import Tables
-from lsmfs.model import Entry
+from lsmfs.model import Entry, Extent
 from lsmfs.objectstore.memory import MemoryStore
 from lsmfs.objectstore.store import ObjectStore
 from lsmfs.repository import RefStore, Repository
@@ -26,9 +29,46 @@ def entry(number: int, etag: str = "") -> Entry:
     return Entry(f"mem://bucket/{number}", number, etag or f"e{number}", number)
 
 
-def rows_of(content: Mapping[bytes, Entry | None]) -> pa.Table:
+@dataclass(frozen=True)
+class Added:
+    """An append in a dict of changes."""
+
+    extents: tuple[Extent, ...]
+    mtime_us: int = 0
+
+    def over(self, below: Entry | None) -> Entry:
+        """What the object is then, said in the plainest way."""
+        if below is not None and not sum(extent.length for extent in self.extents):
+            return msgspec.structs.replace(below, mtime_us=self.mtime_us)
+        if below is None:
+            return of_extents(self.extents, self.mtime_us)
+        return of_extents([*below.extents, *self.extents], self.mtime_us, below.content_type, below.metadata)
+
+
+def added(number: int) -> Added:
+    """Some bytes of an object of their own; none if the number is 0."""
+    return Added((Extent(f"repo/data/{number}", number % 3, number, "0123456789abcdef" * 2),), 100 + number)
+
+
+Changes = Mapping[bytes, Entry | Added | None]
+
+
+def after(content: Mapping[bytes, Entry | None], changes: Changes) -> dict[bytes, Entry | None]:
+    """The content with the changes applied: what any stack of layers stands for. None is a tombstone."""
+    result = dict(content)
+    for key, value in changes.items():
+        result[key] = value.over(result.get(key)) if isinstance(value, Added) else value
+    return result
+
+
+def rows_of(content: Changes) -> pa.Table:
     """A dict as a sorted table; None is a tombstone."""
-    return records.from_entries([(key, content[key]) for key in sorted(content)])
+    kinds = [
+        records.APPEND if isinstance(content[key], Added) else records.PUT if content[key] else records.TOMBSTONE
+        for key in sorted(content)
+    ]
+    entries = {key: value.over(None) if isinstance(value, Added) else value for key, value in content.items()}
+    return records.from_entries([(key, entries[key]) for key in sorted(content)], kinds)
 
 
 def content_of(rows: pa.Table) -> dict[bytes, Entry | None]:
@@ -61,7 +101,7 @@ async def another_client(repository: Repository, refs: RefStore | None = None) -
     return await Repository.open(repository.store, refs or repository.refs, "repo", settings=settings, threads=False)
 
 
-async def put_all(repository: Repository, content: Mapping[bytes, Entry | None], branch: str = "main") -> None:
+async def put_all(repository: Repository, content: Changes, branch: str = "main") -> None:
     """All of it in one table."""
     async with repository.writer(branch) as writer:
         if content:

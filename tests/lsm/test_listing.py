@@ -1,7 +1,7 @@
 """Listing: any stack of layers lists as the dict it stands for, page by page, without touching what it skips."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -19,7 +19,7 @@ from lsmfs.objectstore.memory import MemoryStore
 from refstore.errors import Invalid
 from tests.aio import aio
 from tests.lsm.stacks import KEYS, SHAPES, WORLDS, Stack, World
-from tests.lsm.support import entry, memory_tables
+from tests.lsm.support import Added, added, entry, memory_tables
 
 Items = list[tuple[bytes, Entry | None]]
 
@@ -53,6 +53,7 @@ def short_leaps(dead: int, chunk: int, leap: int) -> Iterator[None]:
         yield
 
 
+WHAT: dict[str, Callable[[int], Entry | Added | None]] = {"x": lambda _: None, "o": entry, "+": added}
 LEAPS = st.sampled_from([(32, 256, 64), (0, 1, 1), (1, 2, 1), (2, 5, 2), (32, 1, 3)])
 
 
@@ -89,7 +90,7 @@ def test_any_stack_lists_as_its_dict_and_pages_give_exactly_the_whole(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    layers=st.lists(st.lists(st.sampled_from("-xxo"), min_size=10, max_size=10), min_size=2, max_size=4),
+    layers=st.lists(st.lists(st.sampled_from("-xxo+"), min_size=10, max_size=10), min_size=2, max_size=4),
     as_run=st.lists(st.booleans(), min_size=4, max_size=4),
     leaps=LEAPS,
 )
@@ -97,12 +98,12 @@ def test_any_stack_lists_as_its_dict_and_pages_give_exactly_the_whole(
 def test_runs_of_tombstones_hide_exactly_their_own_keys(
     layers: list[list[str]], as_run: list[bool], leaps: tuple[int, int, int]
 ) -> None:
-    """Each layer says of each of ten keys: nothing, deleted (mostly), or there. The last layer is the base."""
+    """Each layer says of each of ten keys: nothing, deleted (mostly), there, or added to. The last is the base."""
     *upper, lowest = [
-        {f"d/{n}".encode(): None if what == "x" else entry(at) for n, what in enumerate(layer) if what != "-"}
-        for at, layer in enumerate(layers)
+        {f"d/{n}".encode(): WHAT[what](at) for n, what in enumerate(layer) if what != "-"}
+        for at, layer in enumerate(layers, start=1)
     ]
-    base = {key: value for key, value in lowest.items() if value is not None}
+    base = {key: value for key, value in lowest.items() if isinstance(value, Entry)}
     stack = [(unit, layer) for unit, layer in zip(as_run, reversed(upper), strict=False) if layer]
     world = World(Stack(stack), [], base)
 

@@ -137,7 +137,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "a key that is a list": (pa.table({"key": [["a"]], "address": ["x"]}), "key"),
     "an address that is null": (pa.table({"key": ["a"], "address": pa.array([None], pa.string())}), "address"),
-    "a kind that is unknown": (table_of(kind=[0, 2]), "kind"),
+    "a kind that is unknown": (table_of(kind=[0, 3]), "kind"),
     "a kind below zero": (table_of(kind=[0, -1]), "kind"),
     "a kind that is null": (table_of(kind=[0, None]), "kind"),
     "a kind that is text": (table_of(kind=["put", "delete"]), "kind"),

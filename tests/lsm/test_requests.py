@@ -83,6 +83,18 @@ async def test_a_flush_is_one_object_put_and_one_append_however_many_puts_it_hol
 
 
 @aio
+async def test_a_flush_of_appends_is_one_put_more_however_many_and_reads_nothing() -> None:
+    meter, repository = await warm()
+    async with repository.writer("main") as writer:
+        meter.since()
+        await writer.append("k00005", b"more")
+        assert meter.since() == {"object put": 2, "ref append": 1}
+        await asyncio.gather(*(writer.append(key, b"more") for key in keys(range(200))), writer.put("a", entry(1)))
+        assert meter.since() == {"object put": 2, "ref append": 1}
+    assert meter.since() == {}
+
+
+@aio
 async def test_a_conditional_flush_costs_one_branch_read_and_the_tables_it_has_not_seen_more() -> None:
     meter, repository = await warm()
     async with repository.writer("main") as writer:
@@ -240,6 +252,7 @@ async def test_a_commit_reads_its_tables_and_the_ranges_they_touch_and_writes_as
         "object put": len(places) + 2,
         "ref read": 1,
         "ref seallayers": 1,
+        "ref set": 1,
         "ref advance": 1,
     }
     with pytest.raises(NoChanges):

@@ -161,7 +161,7 @@ SWAPPED: dict[str, Callable[[pa.Table], pa.Table]] = {
     "lists for text": lambda rows: rows.set_column(4, "etag", pa.array([["x"], ["y"], ["z"]])),
     "a key that is null": lambda rows: rows.set_column(0, "key", pa.array(["a", None, "c"])),
     "a kind that is null": lambda rows: rows.set_column(1, "kind", pa.array([0, None, 1], pa.uint8())),
-    "a kind that is unknown": lambda rows: rows.set_column(1, "kind", pa.array([0, 2, 1], pa.uint8())),
+    "a kind that is unknown": lambda rows: rows.set_column(1, "kind", pa.array([0, 3, 1], pa.uint8())),
     "a key that is empty": lambda rows: rows.set_column(0, "key", pa.array(["", "b", "c"])),
     "a key that is not UTF-8": lambda rows: rows.set_column(0, "key", pa.array([b"a", b"b\xff", b"c"])),
     "a table of ranges": lambda rows: RANGE_SCHEMA.empty_table(),

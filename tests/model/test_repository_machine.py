@@ -30,6 +30,7 @@ from refstore.records import CommitId
 from refstore.refs import SEALS_MAX
 from refstore.store import ABSENT
 from tests.lsm.stacks import CHANGES, KEYS, Content
+from tests.lsm.support import after as applied
 from tests.lsm.support import entry, rows_of, run_content, scanned
 from tests.lsm.test_listing import AFTERS, DELIMITERS, PREFIXES, listed
 
@@ -74,8 +75,8 @@ class RepositoryMachine(RuleBasedStateMachine):
         return self.run(client.writer("main").__aenter__())
 
     def apply(self, changes: Content) -> None:
-        merged: Content = {**self.content, **changes}
-        self.content = {key: merged[key] for key in sorted(merged) if merged[key] is not None}  # type: ignore[misc]
+        merged = applied(self.content, changes)
+        self.content = {key: entry for key, entry in sorted(merged.items()) if entry is not None}
 
     @rule(client=CLIENTS, key=KEYS, value=ENTRIES)
     def put(self, client: int, key: bytes, value: Entry) -> None:
