@@ -31,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[Workspace], Awaitable[list[Figure]]]] = {
     "diff": versions.measure_diff,
     "merge": versions.measure_merge,
     "contended-merge": versions.measure_contended,
+    "log": versions.measure_log,
 }
 LATEST = Path(__file__).parent / "latest.json"
 

@@ -1,24 +1,43 @@
-"""branch, diff, merge and contended-merge: version control costs what changed, not what is there."""
+"""branch, diff, merge, contended-merge and log: version control costs what changed, not what is there.
+
+Contended merges are made by processes of their own, which are clients that share nothing but the stores.
+"""
 
 import asyncio
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks import bare, data
 from benchmarks.commit import BASE
 from benchmarks.report import Figure, at_most, figure
-from benchmarks.workspace import Workspace, opened, settle, timed
+from benchmarks.workspace import REPOSITORY, Workspace, opened, settle, timed
 from lsmfs import paths
+from lsmfs.installation import Configuration, Installation
 from lsmfs.lsm.run import Run
+from lsmfs.lsm.sections import sections
+from lsmfs.objectstore.counting import CountingStore
+from lsmfs.objectstore.store import ANYTHING, Body, Precondition, Tag
+from lsmfs.objectstore.wrapper import WrapperStore
 from lsmfs.repository import Repository
 from lsmfs.tree.diff import apart
 from lsmfs.tree.diff import diff as diff_runs
 
 DIFF_CHANGES, DIFF_SHARE = 10_000, 0.01
 MERGE_CHANGES = 100_000
-CONTENDERS = 8
-BRANCH_BAR, DIFF_BAR, MERGE_BAR, WRITES_BAR = at_most(2), at_most(1.5), at_most(2), at_most(1)
+CONTENDERS, CONTENDER_CHANGES = 8, 6_250
+COMMITS = 1000
+BRANCH_BAR, DIFF_BAR, MERGE_BAR = at_most(2), at_most(1.5), at_most(2)
+CONTENDED_BAR, WRITES_BAR = at_most(3), at_most(1)
+LOG_BAR = at_most(0.01)  # a scan and a few reads, whatever the number of commits
+SECONDS_MAX = 600  # that a contender may take before it is given up
 
 
 async def measure_branch(workspace: Workspace) -> list[Figure]:
@@ -50,7 +69,7 @@ async def measure_diff(workspace: Workspace) -> list[Figure]:
         ours, theirs = [], []
         for _ in range(workspace.repeats):
             ours.append((await timed(_count(repository, left, right)))[0])
-            files = [folder / "objects" / paths.layer_path("bench", f) for run in apart(left, right) for f in run.files]
+            files = [_path(folder, file) for run in apart(left, right) for file in run.files]
             theirs.append((await timed(asyncio.to_thread(bare.read_all, files)))[0])
     against = f"polars reading the {len(files)} ranges that differ"
     return [figure("diff", min(ours) * 1e3, "ms", min(theirs) * 1e3, min(ours) / min(theirs), DIFF_BAR, against)]
@@ -58,48 +77,230 @@ async def measure_diff(workspace: Workspace) -> list[Figure]:
 
 async def measure_merge(workspace: Workspace) -> list[Figure]:
     """Changes on both sides, spread over the whole base, without a conflict; beside the bare libraries."""
+    source, changes = await _two_sides(workspace)
+    ours, theirs, less = [], [], []
+    for number in range(min(2, workspace.repeats)):
+        workspace.say(f"merge: {number + 1} of {min(2, workspace.repeats)}")
+        folder = await workspace.copy(source)
+        async with opened(folder) as repository:
+            runs = [await _run(repository, ref) for ref in ("main~", "dev", "main")]
+            settle()
+            ours.append((await timed(repository.merge("dev", "main")))[0])
+        workspace.say("merge: the bare libraries")
+        theirs.append(await _bare_merge(workspace, folder, runs))
+        less.append(await _bare_update(workspace, folder, runs[2], changes))
+    against = "polars read of the three sides + joins, pyarrow write of the touched ranges, no fsync"
+    note = (
+        f"{min(ours) / min(less):.2f} x reading and writing the destination alone ({min(less):.1f} s), with the "
+        "changes given; the engine also looks for conflicts and removals, hashes, verifies and fsyncs"
+    )
+    return [figure("merge", min(ours), "s", min(theirs), min(ours) / min(theirs), MERGE_BAR, against, note)]
+
+
+async def _two_sides(workspace: Workspace) -> tuple[Path, Any]:
+    """A repository whose branches main and dev both moved, and what dev changed."""
     base = workspace.scaled(BASE)
     folder = await workspace.copy(await workspace.base(base))
     count = workspace.scaled(MERGE_CHANGES)
-    ours, theirs = data.spread(count, base, 0), data.spread(count, base, 1)
+    ours = data.spread(count, base, 0)
+    theirs = np.setdiff1d(data.spread(count, base, 1), ours)
     async with opened(folder) as repository:
         await repository.create_branch("dev", "main")
         await _commit(repository, "main", ours, 11)
-        await _commit(repository, "dev", np.setdiff1d(theirs, ours), 12)
-        changes = data.puts(np.setdiff1d(theirs, ours), 12)
-        into = await _run(repository, "main")
-        settle()
-        seconds, _ = await timed(repository.merge("dev", "main"))
-    files = [folder / "objects" / paths.layer_path("bench", file) for file in into.files]
+        await _commit(repository, "dev", theirs, 12)
+    return folder, data.puts(theirs, 12)
+
+
+async def _bare_merge(workspace: Workspace, folder: Path, runs: Sequence[Run]) -> float:
+    at = np.stack(sections(*runs), axis=1).tolist()
+    files = [[_path(folder, file) for file in run.files] for run in runs]
+    work = [
+        [names[start:stop] for names, start, stop in zip(files, starts, stops, strict=True)]
+        for starts, stops in pairwise(at)
+    ]
     target = workspace.folder("merge-bare")
     settle()
-    work = asyncio.to_thread(bare.merge_ranges, files, bare.by_range(into, changes), target, 2)
-    bare_seconds, _ = await timed(work)
-    against = "polars read + join, pyarrow write of the touched ranges, no fsync"
-    return [figure("merge", seconds, "s", bare_seconds, seconds / bare_seconds, MERGE_BAR, against)]
+    return (await timed(asyncio.to_thread(bare.merge_three_ways, work, target, _processors())))[0]
+
+
+async def _bare_update(workspace: Workspace, folder: Path, into: Run, changes: Any) -> float:
+    files = [_path(folder, file) for file in into.files]
+    target = workspace.folder("update-bare")
+    settle()
+    by_range = bare.by_range(into, changes)
+    return (await timed(asyncio.to_thread(bare.merge_ranges, files, by_range, target, _processors())))[0]
+
+
+class Contender(NamedTuple):
+    """What one process that merged tells: when by the machine's clock, and how many ranges it put."""
+
+    started: float
+    ended: float
+    ranges_put: int
 
 
 async def measure_contended(workspace: Workspace) -> list[Figure]:
-    """Merges of disjoint stretches into one branch at once: how often each changed range is written."""
-    base = workspace.scaled(BASE) // 10
+    """Merges of disjoint directories into one branch at once, which has changed the same ranges elsewhere: each merge
+    has ranges of its own to read and write, and nobody else's."""
+    source = await _contended(workspace)
+    names = [f"dev-{number}" for number in range(CONTENDERS)]
+    workspace.say("contended-merge: each alone")
+    alone = float(np.mean([_span(await _race(workspace, source, [name])) for name in names]))
+    together, written, needed = [], 0, 0
+    for number in range(min(3, workspace.repeats)):
+        workspace.say(f"contended-merge: {number + 1} of {min(3, workspace.repeats)}")
+        folder = await workspace.copy(source)
+        contenders = await _race_in(folder, names)
+        together.append(_span(contenders))
+        written += sum(contender.ranges_put for contender in contenders)
+        needed += await _ranges_made(folder, names)
+    seconds = float(np.median(together))
+    processors = min(CONTENDERS, _processors())
+    share = alone * CONTENDERS / processors
+    against = f"one merge alone ({alone:.2f} s), {CONTENDERS} times on {processors} processors"
+    note = (
+        f"{seconds / alone:.1f} x one merge alone, {seconds / alone / CONTENDERS:.2f} x for each. A merge keeps one "
+        f"processor busy with ranges that nobody else touches, so {CONTENDERS} of them on {processors} take "
+        f"{CONTENDERS / processors:g} x one alone even if none waits or tries again; the ratio is what comes on top"
+    )
+    against_writes = "ranges of the result that no branch had before"
+    return [
+        figure("contended-merge", seconds, "s", share, seconds / share, CONTENDED_BAR, against, note),
+        figure("contended-writes", written, "ranges", needed, written / max(1, needed), WRITES_BAR, against_writes),
+    ]
+
+
+async def _contended(workspace: Workspace) -> Path:
+    """Branches that each changed a directory of their own, and main, which changed the keys in between."""
+    base = workspace.scaled(BASE)
     folder = await workspace.copy(await workspace.base(base))
-    share = base // CONTENDERS
+    share, count = base // CONTENDERS, workspace.scaled(CONTENDER_CHANGES)
+    middle = share // 4
+    stretches = [number * share + middle + data.sequence(0, 2 * count, 2) for number in range(CONTENDERS)]
     async with opened(folder) as repository:
-        for number in range(CONTENDERS):
+        for number, stretch in enumerate(stretches):
             await repository.create_branch(f"dev-{number}", "main")
-            await _commit(repository, f"dev-{number}", number * share + data.sequence(0, max(1, share // 100)), number)
-        before = len(await _stored_ranges(repository))
-        alone, _ = await timed(repository.merge("dev-0", "main"))
-        together = asyncio.gather(*(repository.merge(f"dev-{n}", "main") for n in range(1, CONTENDERS)))
-        seconds, _ = await timed(together)
-        after = len(await _stored_ranges(repository))
-    written = (after - before) / CONTENDERS
-    note = f"{CONTENDERS - 1} merges at once took {seconds / alone:.1f} x one alone; ranges were stored by the commits"
-    return [figure("contended-merge", written, "ranges", 1, written, WRITES_BAR, "one write for each merge", note)]
+            await _commit(repository, f"dev-{number}", stretch, number)
+        await _commit(repository, "main", np.concatenate(stretches) + 1, 99)
+    return folder
 
 
-async def _stored_ranges(repository: Repository) -> list[str]:
-    return [info.name async for info in repository.store.list(f"{repository.name}/ranges/")]
+async def _race(workspace: Workspace, source: Path, names: Sequence[str]) -> list[Contender]:
+    return await _race_in(await workspace.copy(source), names)
+
+
+async def _race_in(folder: Path, names: Sequence[str]) -> list[Contender]:
+    """A process for each of the branches; all begin to merge into main at once."""
+    settle()
+    return await asyncio.to_thread(_contend, folder, names)
+
+
+def _contend(folder: Path, names: Sequence[str]) -> list[Contender]:
+    context = multiprocessing.get_context("spawn")
+    begin, answers = context.Barrier(len(names)), context.Queue()
+    processes = [context.Process(target=_merge_in_process, args=(folder, name, begin, answers)) for name in names]
+    try:
+        for process in processes:
+            process.start()
+        return [answers.get(timeout=SECONDS_MAX) for _ in names]
+    finally:
+        for process in processes:
+            process.join(timeout=10)
+            if process.is_alive():
+                process.kill()
+
+
+def _merge_in_process(folder: Path, name: str, begin: Any, answers: Any) -> None:
+    answers.put(asyncio.run(_merge_at_signal(folder, name, begin.wait)))
+
+
+async def _merge_at_signal(folder: Path, name: str, wait: Callable[[], object]) -> Contender:
+    async with Installation(folder, Configuration(), {}) as installation:
+        store = RangePuts(installation.store)
+        async with await Repository.open(store, installation.refs, REPOSITORY) as repository:
+            await repository.list("main", limit=1)  # a client that is in use, as servers are
+            store.count = 0
+            wait()
+            started = time.perf_counter()
+            await repository.merge(name, "main")
+            return Contender(started, time.perf_counter(), store.count)
+
+
+class RangePuts(WrapperStore):
+    """A store that counts the puts of ranges."""
+
+    count = 0
+
+    async def put(self, name: str, body: Body, expected: Precondition = ANYTHING) -> Tag:
+        self.count += name.startswith(f"{REPOSITORY}/ranges/")
+        return await self.inner.put(name, body, expected)
+
+
+def _span(contenders: Sequence[Contender]) -> float:
+    """Seconds from the first beginning to the last end."""
+    return max(c.ended for c in contenders) - min(c.started for c in contenders)
+
+
+async def _ranges_made(folder: Path, names: Sequence[str]) -> int:
+    """Ranges of main that neither it nor a branch had before the merges."""
+    async with opened(folder) as repository:
+        before = [await _run(repository, ref) for ref in (*names, f"main~{len(names)}")]
+        after = await _run(repository, "main")
+    return len(set(after.files) - {file for run in before for file in run.files})
+
+
+async def measure_log(workspace: Workspace) -> list[Figure]:
+    """The log of many commits by a client that has seen none of them: what it asks of the stores, counted."""
+    commits = workspace.scaled(COMMITS)
+    folder = workspace.folder("log")
+    workspace.say(f"log: making {commits:,} commits")
+    async with opened(folder) as repository:
+        for number in range(commits):
+            await repository.commit("main", f"commit {number}", allow_empty=True)
+    async with Installation(folder, Configuration(), {}) as installation:
+        store, refs = CountingStore(installation.store), CountedRefs(installation.refs)
+        async with await Repository.open(store, refs, REPOSITORY) as repository:
+            refs.calls.clear()
+            seconds, identities = await timed(_log(repository, commits))
+            requests = sum(refs.calls.values()) + sum(count.calls for count in store.snapshot().values())
+            scans, gets = refs.calls["scan"], store.calls("get")
+    async with opened(folder) as repository:
+        bare_seconds, _ = await timed(_load_each(repository, identities))
+    against = "a request for each commit"
+    note = (
+        f"{seconds * 1e3:.0f} ms for {len(identities):,} commits with {scans} scans of the ref store and {gets} gets; "
+        f"reading the commits one by one takes {bare_seconds * 1e3:.0f} ms"
+    )
+    return [figure("log", requests, "requests", commits, requests / commits, LOG_BAR, against, note)]
+
+
+async def _log(repository: Repository, limit: int) -> list[Any]:
+    return [identity async for identity, *_ in repository.log("main", limit=limit)]
+
+
+async def _load_each(repository: Repository, identities: Sequence[Any]) -> None:
+    for identity in identities:
+        await repository.commits.load(identity)
+
+
+class CountedRefs:
+    """A ref store that counts what is asked of another, by verb. A scan is one, however long it is."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, verb: str) -> Any:
+        self.calls[verb] += 1
+        return getattr(self._inner, verb)
+
+
+def _processors() -> int:
+    return os.cpu_count() or 1
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / "objects" / paths.layer_path(REPOSITORY, name)
 
 
 async def _commit(repository: Repository, branch: str, numbers: data.Numbers, seed: int) -> None:

@@ -14,22 +14,24 @@ Tombstones stay in a compaction, for what lies below; a commit drops them, for n
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lsmfs.lsm import boundary, records
-from lsmfs.lsm.run import Run
+from lsmfs.lsm.run import RANGE_SCHEMA, Run
 from lsmfs.lsm.tables import Tables
 
 AHEAD = 4  # ranges read and merged ahead of the cutter, and ranges being written behind it
 WINDOW_ROWS = 256 * 1024  # changes merged at a time: about 60 MB
 MARK_ROWS = 1024  # how finely loose tables are counted into windows
 
+T = TypeVar("T")
 
 Combine = Callable[[pa.Table, pa.Table], pa.Table]
 """From the changes to a range and the rows it has to the rows it shall have."""
@@ -97,25 +99,30 @@ class Stretch(NamedTuple):
 
 
 class RunWriter:
-    """Collects the ranges of a new run in order, writing some at a time. A range whose content is among those that are
-    `known` to be stored, by id, is not written again."""
+    """Collects the ranges of a new run in order, writing some at a time. A range whose content one of the `stored` runs
+    has is not written again."""
 
-    def __init__(self, tables: Tables, generation: int, known: Mapping[bytes, dict[str, Any]] | None = None) -> None:
+    def __init__(self, tables: Tables, generation: int, stored: Sequence[Run] = ()) -> None:
         self._tables = tables
-        self._known = known or {}
         self._generation = generation
+        self._stored = stored
+        self._known: dict[bytes, dict[str, Any]] | None = None
         self._parts: list[Stretch | asyncio.Task[dict[str, Any]]] = []
         self._writing: deque[asyncio.Task[dict[str, Any]]] = deque()
 
-    def keep(self, run: Run, at: int) -> None:
-        """The next range is that one, by reference. Neighbours are taken as one piece: a run may have thousands."""
+    def keep(self, run: Run, start: int, stop: int) -> None:
+        """The next ranges are those, by reference. Neighbours are taken as one piece: a run may have thousands."""
+        if start >= stop:
+            return
         last = self._parts[-1] if self._parts else None
-        if isinstance(last, Stretch) and last.stop == at:
-            self._parts[-1] = last._replace(stop=at + 1)
+        if isinstance(last, Stretch) and last.run is run and last.stop == start:
+            self._parts[-1] = last._replace(stop=stop)
         else:
-            self._parts.append(Stretch(run, at, at + 1))
+            self._parts.append(Stretch(run, start, stop))
 
     async def write(self, rows: pa.Table) -> None:
+        if self._known is None:  # made for the first range that is written: most merges write none
+            self._known = {row["id"]: row for run in self._stored for row in run.table.to_pylist()}
         if len(self._writing) >= AHEAD:
             await self._writing.popleft()
         task = asyncio.ensure_future(self._tables.save_range(rows, self._generation, self._known))
@@ -123,39 +130,85 @@ class RunWriter:
         self._parts.append(task)
 
     async def finish(self) -> Run:
-        pieces: list[pa.Table] = []
-        written: list[dict[str, Any]] = []
+        pieces, written = [RANGE_SCHEMA.empty_table()], []
         for part in self._parts:
-            if isinstance(part, Stretch):
-                pieces += [Run.of(written).table, part.run.table.slice(part.start, part.stop - part.start)]
-                written = []
-            else:
+            if not isinstance(part, Stretch):
                 written.append(await part)
+                continue
+            if written:
+                pieces.append(Run.of(written).table)
+                written = []
+            pieces.append(part.run.table.slice(part.start, part.stop - part.start))
         return Run(pa.concat_tables([*pieces, Run.of(written).table]).combine_chunks())
 
     async def abandon(self) -> None:
         await cancel(list(self._writing))
 
 
-async def cancel(tasks: Sequence["asyncio.Task[Any]"]) -> None:
+class Assembly:
+    """A new run on its way: rows go through the cutter, and ranges are kept by reference wherever it is clean."""
+
+    def __init__(self, tables: Tables, writer: RunWriter, shape: Shape) -> None:
+        self._tables = tables
+        self._writer = writer
+        self._shape = shape
+        self._cutter = Cutter(shape)
+
+    async def feed(self, new: Segment) -> None:
+        await self._write(self._cutter.feed(new))
+
+    async def keep(self, run: Run, start: int, stop: int) -> None:
+        """Unchanged ranges. While rows are held that no boundary has ended, ranges go through the cutter too."""
+        while start < stop and not self._cutter.is_clean:
+            rows = await self._tables.read(run.files[start])
+            await self.feed(await self._tables.compute(segment, rows, self._shape))
+            start += 1
+        self._writer.keep(run, start, stop)
+
+    async def finish(self) -> Run:
+        await self._write(self._cutter.finish())
+        return await self._writer.finish()
+
+    async def abandon(self) -> None:
+        await self._writer.abandon()
+
+    async def _write(self, cuts: list[pa.Table]) -> None:
+        for cut in cuts:
+            await self._writer.write(cut)
+
+
+async def cancel(tasks: Sequence["asyncio.Future[Any]"]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def ahead(steps: AsyncIterator[tuple[T, Awaitable[Segment]]]) -> AsyncGenerator[tuple[T, Segment], None]:
+    """The steps in their order, each with what its work gives; the work of some is under way while one is looked at.
+    Close it (`aclosing`): then what is under way is cancelled."""
+    waiting: deque[tuple[T, asyncio.Future[Segment]]] = deque()
+    try:
+        async for label, work in steps:
+            waiting.append((label, asyncio.ensure_future(work)))
+            if len(waiting) > AHEAD:
+                label, future = waiting.popleft()
+                yield label, await future
+        while waiting:
+            label, future = waiting.popleft()
+            yield label, await future
+    finally:
+        await cancel([future for _, future in waiting])
+
+
 async def write_run(tables: Tables, rows: pa.Table, generation: int, shape: Shape) -> Run:
     """A run of rows that are sorted already: how a large unit is staged."""
-    writer, cutter = RunWriter(tables, generation), Cutter(shape)
+    assembly = Assembly(tables, RunWriter(tables, generation), shape)
     try:
         for start in range(0, len(rows), WINDOW_ROWS):
-            window = rows.slice(start, WINDOW_ROWS)
-            for cut in cutter.feed(await tables.compute(segment, window, shape)):
-                await writer.write(cut)
-        for cut in cutter.finish():
-            await writer.write(cut)
-        return await writer.finish()
+            await assembly.feed(await tables.compute(segment, rows.slice(start, WINDOW_ROWS), shape))
+        return await assembly.finish()
     except BaseException:
-        await writer.abandon()
+        await assembly.abandon()
         raise
 
 
@@ -168,57 +221,27 @@ async def apply_layers(
         merged = records.merge([upper, below])
         return records.live(merged) if drop_tombstones else merged
 
-    return await apply_changes(tables, lower, changes(tables, layers), combine, RunWriter(tables, generation), shape)
-
-
-async def apply_changes(
-    tables: Tables, lower: Run, windows: AsyncIterator[pa.Table], combine: Combine, writer: "RunWriter", shape: Shape
-) -> Run:
-    """`lower` with its rows replaced, range by range, by what `combine` makes of the changes to a range and its rows.
-    Changes come in ascending windows of any columns, `key` among them."""
-    cutter = Cutter(shape)
-    ahead: deque[tuple[int, asyncio.Task[Segment]]] = deque()
-    at = 0  # the next range of `lower` that the cutter has not seen
-
-    async def emit(touched: int, merged: Segment) -> int:
-        nonlocal at
-        while at < touched:
-            await _pass_range(tables, lower, at, shape, cutter, writer)
-            at += 1
-        for cut in cutter.feed(merged):
-            await writer.write(cut)
-        return touched + 1
-
+    assembly = Assembly(tables, RunWriter(tables, generation), shape)
+    at = 0  # the next range of `lower` that the assembly has not seen
     try:
-        async for touched, rows in by_range(lower, windows, shape):
-            task = asyncio.ensure_future(_combine_range(tables, lower, touched, rows, combine, shape))
-            ahead.append((touched, task))
-            if len(ahead) > AHEAD:
-                first, task = ahead.popleft()
-                at = await emit(first, await task)
-        while ahead:
-            first, task = ahead.popleft()
-            at = await emit(first, await task)
-        while at < len(lower):
-            await _pass_range(tables, lower, at, shape, cutter, writer)
-            at += 1
-        for cut in cutter.finish():
-            await writer.write(cut)
-        return await writer.finish()
+        async with aclosing(ahead(_steps(tables, lower, layers, combine, shape))) as done:
+            async for touched, merged in done:
+                await assembly.keep(lower, at, touched)
+                await assembly.feed(merged)
+                at = touched + 1
+        await assembly.keep(lower, at, len(lower))
+        return await assembly.finish()
     except BaseException:
-        await cancel([task for _, task in ahead])
-        await writer.abandon()
+        await assembly.abandon()
         raise
 
 
-async def _pass_range(tables: Tables, lower: Run, at: int, shape: Shape, cutter: Cutter, writer: RunWriter) -> None:
-    """An unchanged range: by reference if the cutter is clean, else through it."""
-    if cutter.is_clean:
-        writer.keep(lower, at)
-        return
-    rows = await tables.read(lower.files[at])
-    for cut in cutter.feed(await tables.compute(segment, rows, shape)):
-        await writer.write(cut)
+async def _steps(
+    tables: Tables, lower: Run, layers: Sequence[str | Run], combine: Combine, shape: Shape
+) -> AsyncIterator[tuple[int, Awaitable[Segment]]]:
+    """The ranges that are touched, each with the work on it."""
+    async for at, rows in by_range(lower, changes(tables, layers), shape):
+        yield at, _combine_range(tables, lower, at, rows, combine, shape)
 
 
 async def _combine_range(

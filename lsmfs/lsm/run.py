@@ -10,6 +10,7 @@ The identity of a run is the hash of its ranges' bounds and ids: equal content, 
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -36,16 +37,29 @@ class Run:
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table.replace_schema_metadata(None)
-        self.max_keys: list[bytes] = table["max_key"].cast(pa.binary()).to_pylist()
-        self.min_keys: list[bytes] = table["min_key"].cast(pa.binary()).to_pylist()
-        self.files: list[str] = table["file"].to_pylist()
+
+    # Python's lists of columns are made when they are first asked for: a merge looks at most runs in columns alone.
+    @cached_property
+    def max_keys(self) -> list[bytes]:
+        keys: list[bytes] = self.table["max_key"].cast(pa.binary()).to_pylist()
+        return keys
+
+    @cached_property
+    def min_keys(self) -> list[bytes]:
+        keys: list[bytes] = self.table["min_key"].cast(pa.binary()).to_pylist()
+        return keys
+
+    @cached_property
+    def files(self) -> list[str]:
+        files: list[str] = self.table["file"].to_pylist()
+        return files
 
     @staticmethod
     def of(rows: Sequence[dict[str, Any]]) -> "Run":
         return Run(pa.Table.from_pylist(list(rows), schema=RANGE_SCHEMA))
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.table)
 
     @property
     def count(self) -> int:
@@ -60,11 +74,19 @@ class Run:
         return pc.sum(self.table["size_bytes"]).as_py() or 0
 
     def content_hash(self) -> str:
+        return self._content_hash
+
+    @cached_property
+    def _content_hash(self) -> str:
         return records.content_hash(self.table.select(IDENTITY)).hex()
 
     def at_or_after(self, key: bytes) -> int:
         """The first range that ends at key or after it; len(self) if none does."""
         return bisect_left(self.max_keys, key)
+
+    def part(self, start: int, stop: int) -> "Run":
+        """Its ranges from start on and before stop."""
+        return Run(self.table.slice(start, stop - start))
 
     def holding(self, key: bytes) -> str | None:
         """The file of the range whose bounds include the key."""

@@ -1,34 +1,43 @@
 """The three-way merge of Runs: what changed from base to source, applied to the destination.
 
 Flow:
-1. `diff` of base and source gives the changes; ranges that both have are not read.
-2. Each change belongs to the range of the destination that covers its key; ranges without changes stay by reference.
-3. In a touched range a change is applied if the destination still has what the base has; it is nothing if the
-   destination has it already; otherwise the key is a conflict, which a rule decides or the caller is told of.
-4. A range that comes out as the source has it is the source's, by reference: nothing is written.
+1. The three runs are cut into sections (`lsm/sections.py`); only their lists of ranges are looked at. A section that
+   one side has left as the base has it is the other side's, by reference: nothing is read, nothing is written.
+2. The ranges of the other sections are read, several at a time, and joined by key, in columns. A source's change is
+   applied if the destination still has what the base has; it is nothing if the destination has it already; otherwise
+   the key is a conflict, which a rule decides or the caller is told of.
+3. All of it goes in order through the cutter, so that the result is cut as if it had been written from scratch. A range
+   that comes out as a side has it is that side's, by reference.
 
-Repeating a merge that lost its race (the destination moved from D to D') takes its result as source and D as base: the
-changes are then those of the first merge, already joined with D, and what is alike needs no work again.
+What comes out depends on the records of the three runs, not on how they are cut: a record that the destination has
+exactly as the base has it is the source's, even if it differs in mtime alone.
+
+Repeating a merge that lost its race (the destination moved from D to D') takes its result as source and D as base: what
+only this merge touched is then unchanged on the other side, and step 1 is all there is to do.
 """
 
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import aclosing
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lsmfs.lsm import records
-from lsmfs.lsm.build import RunWriter, Shape, apply_changes
-from lsmfs.lsm.run import Run
+from lsmfs.lsm import boundary, records
+from lsmfs.lsm.build import Assembly, RunWriter, Segment, Shape, Stretch, ahead, segment, windows
+from lsmfs.lsm.run import EMPTY_RUN, Run
+from lsmfs.lsm.sections import alike, sections
 from lsmfs.lsm.tables import Tables
 from lsmfs.model import Entry
-from lsmfs.tree.diff import align, diff, same
+from lsmfs.tree.diff import align, differing, same
 from refstore.errors import Conflict, Invalid
 
 SOURCE_WINS, DEST_WINS = "source-wins", "dest-wins"
 CONFLICTS_REPORTED_MAX = 1000  # enough to show a person; all are counted
-_BASE = "base."
+DESTINATION, SOURCE, BOTH = 0, 1, 2  # whose ranges a section of the result has
 
 
 class Clash(NamedTuple):
@@ -61,41 +70,93 @@ class Strategy:
             if rule not in (SOURCE_WINS, DEST_WINS):
                 raise Invalid(f"{rule!r} for {prefix.decode()!r} is no strategy: {SOURCE_WINS} or {DEST_WINS}")
 
-    def winner(self, key: bytes) -> str | None:
-        fitting = [(len(prefix), rule) for prefix, rule in self._rules if key.startswith(prefix)]
-        return max(fitting)[1] if fitting else None
+    def __str__(self) -> str:
+        """The rules as a text: equal rules, equal texts."""
+        return repr(self._rules)
+
+    def winners(self, keys: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """For each key whose record is taken: SOURCE, DESTINATION, or BOTH if no rule says."""
+        winners = np.full(len(keys), BOTH)
+        for (
+            prefix,
+            rule,
+        ) in self._rules:  # in order of their bytes a longer prefix comes after those that it begins with
+            fits = pc.starts_with(keys.cast(pa.binary()), prefix).to_numpy(zero_copy_only=False)
+            winners[fits] = SOURCE if rule == SOURCE_WINS else DESTINATION
+        return winners
+
+
+class Sides(NamedTuple):
+    """What the three runs have in a section that both sides changed."""
+
+    base: Run
+    source: Run
+    destination: Run
+
+
+def plan(base: Run, source: Run, destination: Run, shape: Shape) -> list[Stretch | Sides]:
+    """What the result is made of, in order."""
+    base_at, source_at, destination_at = sections(base, source, destination)
+    taken = np.where(alike(base, base_at, destination, destination_at), SOURCE, BOTH)
+    taken[alike(base, base_at, source, source_at)] = DESTINATION
+    taken[alike(source, source_at, destination, destination_at)] = DESTINATION
+    # Neighbours of one side are one stretch. What both changed stays apart: sections are what is held in memory.
+    starts = np.flatnonzero((np.diff(taken, prepend=-1) != 0) | (taken == BOTH))
+    pieces: list[Stretch | Sides] = []
+    for start, stop in pairwise([*starts.tolist(), len(taken)]):
+        parts = [(int(at[start]), int(at[stop])) for at in (base_at, source_at, destination_at)]
+        if taken[start] == BOTH:
+            pieces.append(Sides(base.part(*parts[0]), source.part(*parts[1]), destination.part(*parts[2])))
+        else:
+            run, (first, last) = (source, parts[1]) if taken[start] == SOURCE else (destination, parts[2])
+            pieces += [Stretch(run, first, last)] if first < last else []
+    return [part for number, piece in enumerate(pieces, 1) for part in _closed(piece, number == len(pieces), shape)]
+
+
+def _closed(piece: Stretch | Sides, is_last: bool, shape: Shape) -> list[Stretch | Sides]:
+    """The last range of a run is open: what follows it in another run belongs to it, so it goes through the cutter."""
+    if isinstance(piece, Sides) or piece.stop < len(piece.run) or is_last:
+        return [piece]
+    if boundary.ends_after(piece.run.max_keys[-1], shape.rows_mean):
+        return [piece]
+    last = piece.stop - 1
+    return [piece._replace(stop=last), Sides(EMPTY_RUN, EMPTY_RUN, piece.run.part(last, piece.stop))]
 
 
 class _Merging:
     """One merge: what its steps, which run in threads, found."""
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: Strategy, shape: Shape) -> None:
         self._strategy = strategy
+        self._shape = shape
         self.clashes: list[Clash] = []
         self.count = 0
         self._lock = threading.Lock()
 
-    def combine(self, changes: pa.Table, below: pa.Table) -> pa.Table:
-        """The destination's rows of one range, with the changes applied that may be."""
-        source, base = _split(changes)
-        destination = align(below, records.flat(source["key"]))
-        applied = same(destination, base)
-        clashing = np.flatnonzero(~(applied | same(destination, source)))
-        keys = records.flat(source["key"]).take(pa.array(clashing)).cast(pa.binary()).to_pylist()
-        for row, key in zip(clashing.tolist(), keys, strict=True):
-            winner = self._strategy.winner(key)
-            applied[row] = winner == SOURCE_WINS
-            if winner is None:
-                self._report(key, row, base, source, destination)
-        upper = source.filter(pa.array(applied)).combine_chunks()
-        return records.live(records.merge([upper, below]))
+    def combine(self, base: pa.Table, source: pa.Table, destination: pa.Table) -> Segment:
+        """The destination's rows, with the source's changes applied that may be."""
+        before, after = differing(base, source, exactly=True)
+        if not len(after):
+            return segment(destination, self._shape)
+        keys = records.flat(after["key"])
+        now = align(destination, keys)
+        changed, untouched = ~same(before, after), same(now, before)
+        applied = np.where(changed, untouched, same(now, before, exactly=True))
+        clashing = np.flatnonzero(changed & ~untouched & ~same(now, after))
+        if len(clashing):
+            winners = self._strategy.winners(keys.take(pa.array(clashing)))
+            applied[clashing[winners == SOURCE]] = True
+            self._report(clashing[winners == BOTH], before, after, now)
+        upper = after.filter(pa.array(applied)).combine_chunks()
+        return segment(records.live(records.merge([upper, destination])), self._shape)
 
-    def _report(self, key: bytes, row: int, *sides: pa.Table) -> None:
-        """Count a clash. Its entries are made for the first ones only: they cost more than all the rest."""
+    def _report(self, rows: Any, *sides: pa.Table) -> None:
+        """Count clashes. Entries are made for the first ones only: they cost more than all the rest."""
         with self._lock:
-            self.count += 1
-            if len(self.clashes) < CONFLICTS_REPORTED_MAX:
-                self.clashes.append(Clash(key, *(_entry(side, row) for side in sides)))
+            self.count += len(rows)
+            for row in rows[: max(0, CONFLICTS_REPORTED_MAX - len(self.clashes))].tolist():
+                key = sides[0]["key"][row].as_py().encode()
+                self.clashes.append(Clash(key, *(records.entry_at(side, row) for side in sides)))
 
 
 async def merge_runs(
@@ -104,33 +165,41 @@ async def merge_runs(
     """The destination with what changed from base to source; `MergeConflict`. Of equal runs no range is read."""
     if destination.content_hash() == base.content_hash():
         return source
-    merging = _Merging(strategy)
-    known = {row["id"]: row for run in (destination, source) for row in run.table.to_pylist()}
-    writer = RunWriter(tables, generation, known)
-    merged = await apply_changes(tables, destination, _changes(tables, base, source), merging.combine, writer, shape)
-    if merging.count:
-        raise MergeConflict(merging.count, sorted(merging.clashes))
-    return merged
+    merging = _Merging(strategy, shape)
+    assembly = Assembly(tables, RunWriter(tables, generation, (destination, source)), shape)
+    kept: list[Stretch] = []  # what comes before the next window
+    steps = _steps(tables, plan(base, source, destination, shape), merging, kept)
+    try:
+        async with aclosing(ahead(steps)) as done:
+            async for before, merged in done:
+                if merging.count:
+                    continue  # it will not come to a result: nothing more is written, conflicts are still counted
+                await _keep(assembly, before)
+                await assembly.feed(merged)
+        if merging.count:
+            raise MergeConflict(merging.count, sorted(merging.clashes))
+        await _keep(assembly, kept)
+        return await assembly.finish()
+    except BaseException:
+        await assembly.abandon()
+        raise
 
 
-async def _changes(tables: Tables, base: Run, source: Run) -> AsyncIterator[pa.Table]:
-    """What changed: the source's records, with the base's beside them."""
-    async for left, right in diff(tables, base, source):
-        yield _joined(right, left)
+async def _steps(
+    tables: Tables, pieces: Sequence[Stretch | Sides], merging: _Merging, kept: list[Stretch]
+) -> AsyncIterator[tuple[list[Stretch], Awaitable[Segment]]]:
+    """The work on what both sides changed, a window at a time, each with what is kept before it; what is kept after the
+    last one is left in `kept`."""
+    for piece in pieces:
+        if isinstance(piece, Stretch):
+            kept.append(piece)
+            continue
+        async for rows in windows(tables, piece):
+            before = kept.copy()
+            kept.clear()
+            yield before, tables.compute(merging.combine, *rows)
 
 
-def _joined(source: pa.Table, base: pa.Table) -> pa.Table:
-    columns = {name: source[name] for name in source.column_names}
-    columns |= {_BASE + name: base[name] for name in base.column_names if name != "key"}
-    return pa.table(columns).combine_chunks()
-
-
-def _split(changes: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The source's records and the base's; their schema is the one of every table."""
-    source = [records.flat(changes[name]) for name in records.SCHEMA.names]
-    base = [records.flat(changes[name if name == "key" else _BASE + name]) for name in records.SCHEMA.names]
-    return tuple(pa.Table.from_arrays(columns, schema=records.SCHEMA) for columns in (source, base))
-
-
-def _entry(rows: pa.Table, row: int) -> Any:
-    return records.entry_at(rows, row)
+async def _keep(assembly: Assembly, stretches: Sequence[Stretch]) -> None:
+    for stretch in stretches:
+        await assembly.keep(*stretch)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,16 @@ from lsmfs.model import Entry
 from lsmfs.objectstore.counting import CountingStore
 from lsmfs.objectstore.memory import MemoryStore
 from lsmfs.tree.diff import ADDED, CHANGED, REMOVED, diff, kinds_of
-from lsmfs.tree.merge import DEST_WINS, SOURCE_WINS, MergeConflict, Strategy, merge_runs
+from lsmfs.tree.merge import (
+    BOTH,
+    DEST_WINS,
+    DESTINATION,
+    SOURCE,
+    SOURCE_WINS,
+    MergeConflict,
+    Strategy,
+    merge_runs,
+)
 from refstore.errors import Invalid
 from tests.aio import aio
 from tests.lsm.support import content_of, entry, keys, memory_tables, rows_of, run_content
@@ -133,12 +143,135 @@ async def test_a_merge_of_disjoint_changes_writes_nothing_and_takes_both_sides_r
 
 
 @aio
+async def test_what_both_sides_changed_alike_is_not_read() -> None:
+    store = CountingStore(MemoryStore())
+    tables, shape = memory_tables(store), Shape(16, 1 << 20)
+    content = {key: entry(1) for key in keys(range(1000))}
+    base = await run_of(tables, content, shape)
+    alike = {base.min_keys[at]: entry(2) for at in range(5, 30)}
+    source = await run_of(tables, {**content, **alike, base.min_keys[40]: entry(3)}, shape)
+    destination = await run_of(tables, {**content, **alike}, shape)
+    before = store.snapshot()
+    merged = await merge_runs(tables, base, source, destination, 0, shape, Strategy())
+    assert store.snapshot() == before
+    assert merged.content_hash() == source.content_hash()
+
+
+@aio
 async def test_a_merge_into_an_unchanged_destination_is_the_source() -> None:
     tables, shape = memory_tables(), Shape(16, 1 << 20)
     content = {key: entry(1) for key in keys(range(100))}
     base = await run_of(tables, content, shape)
     source = await run_of(tables, {**content, b"new": entry(2)}, shape)
     assert await merge_runs(tables, base, source, base, 0, shape, Strategy()) is source
+
+
+@aio
+async def test_a_merge_that_lost_its_race_reads_and_writes_nothing_that_only_it_touched() -> None:
+    store = CountingStore(MemoryStore())
+    tables, shape = memory_tables(store), Shape(16, 1 << 20)
+    content = {key: entry(1) for key in keys(range(1000))}
+    base = await run_of(tables, content, shape)
+
+    def changed(*changes: tuple[int, int]) -> Content:
+        """The first key of some ranges, and the second one of others: so both sides may change the same range."""
+        return {**content, **{key_in(base, at, place): entry(7 + place) for at, place in changes}}
+
+    source = await run_of(tables, changed((3, 0), (5, 0)), shape)
+    first = await run_of(tables, changed((3, 1), (9, 0)), shape)
+    moved = await run_of(tables, changed((3, 1), (9, 0), (12, 0)), shape)
+    result = await merge_runs(tables, base, source, first, 0, shape, Strategy())
+    before = store.snapshot()
+    final = await merge_runs(tables, first, result, moved, 0, shape, Strategy())
+    assert store.snapshot() == before
+    assert await run_content(tables, final) == changed((3, 0), (3, 1), (5, 0), (9, 0), (12, 0))
+
+
+def key_in(run: Run, at: int, place: int) -> bytes:
+    """A key of a range, which is not its last."""
+    found = [key for key in keys(range(1000)) if run.min_keys[at] <= key < run.max_keys[at]]
+    return found[place]
+
+
+@aio
+async def test_directories_that_each_side_added_are_not_written_again() -> None:
+    store = CountingStore(MemoryStore())
+    tables, shape = memory_tables(store), Shape(16, 1 << 20)
+    content = {key: entry(1) for key in keys(range(500))}
+    base = await run_of(tables, content, shape)
+    added = {b"n" + key: entry(2) for key in keys(range(300))}
+    others = {b"o" + key: entry(3) for key in keys(range(300))}
+    source = await run_of(tables, {**content, **added}, shape)
+    destination = await run_of(tables, {**content, **others}, shape)
+    before = store.calls("put")
+    merged = await merge_runs(tables, base, source, destination, 0, shape, Strategy())
+    assert store.calls("put") - before <= 2  # the ranges in which one directory ends and another begins
+    assert len(merged) > 50
+    assert await run_content(tables, merged) == {**content, **added, **others}
+    assert merged.content_hash() == (await run_of(tables, {**content, **added, **others}, shape)).content_hash()
+
+
+@aio
+async def test_a_last_range_that_is_kept_takes_in_what_follows_it() -> None:
+    """The destination ends with a range that is not full; what the source has behind it belongs to that range."""
+    tables, shape = memory_tables(), Shape(1 << 20, 500)
+    numbers = keys(range(20))
+    base_run = await run_of(tables, {key: entry(1) for key in numbers}, shape)
+    full = base_run.table["count"][0].as_py()  # so many keys fill a range
+    base = {key: entry(1) for key in numbers[: full + 1]}
+    source = {**base, numbers[full + 2]: entry(2)}
+    destination = {key: entry(1) for key in numbers[1:full]}
+    runs = [await run_of(tables, content, shape) for content in (base, source, destination)]
+    merged = await merge_runs(tables, runs[0], runs[1], runs[2], 0, shape, Strategy())
+    expected = {**destination, numbers[full + 2]: entry(2)}
+    assert await run_content(tables, merged) == expected
+    assert len(merged) == 1
+    assert merged.content_hash() == (await run_of(tables, expected, shape)).content_hash()
+
+
+TOUCHED = st.dictionaries(KEYS, st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=12)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(base=st.sets(KEYS, max_size=40), ours=TOUCHED, theirs=TOUCHED)
+def test_what_comes_out_does_not_depend_on_how_the_runs_are_cut(
+    base: set[bytes], ours: dict[bytes, tuple[int, int]], theirs: dict[bytes, tuple[int, int]]
+) -> None:
+    """Also of records that differ in nothing but their mtime, which is the second number."""
+
+    def written(edits: dict[bytes, tuple[int, int]]) -> Content:
+        changed = {key: Entry(f"mem://{value}", value, f"e{value}", mtime) for key, (value, mtime) in edits.items()}
+        return {**{key: Entry("mem://0", 0, "e0", 0) for key in base}, **changed}
+
+    async def merged(shape: Shape) -> object:
+        tables = memory_tables()
+        runs = [await run_of(tables, content, shape) for content in (written({}), written(theirs), written(ours))]
+        try:
+            result = await merge_runs(tables, runs[0], runs[1], runs[2], 0, shape, Strategy())
+        except MergeConflict as conflict:
+            return conflict.clashes
+        return await run_content(tables, result)
+
+    whole = asyncio.run(merged(Shape(1 << 20, 1 << 20)))
+    assert asyncio.run(merged(Shape(2, 1 << 20))) == whole
+    assert asyncio.run(merged(Shape(1 << 20, 260))) == whole
+
+
+@aio
+async def test_a_merge_that_ends_in_a_conflict_writes_nothing() -> None:
+    store = CountingStore(MemoryStore())
+    tables, shape = memory_tables(store), Shape(16, 1 << 20)
+    content = {key: entry(1) for key in keys(range(1000))}
+    base = await run_of(tables, content, shape)
+    firsts = {key_in(base, at, 0): entry(2) for at in range(3, 30, 3)}
+    seconds = {key_in(base, at, 1): entry(3) for at in range(3, 30, 3)}
+    source = await run_of(tables, {**content, **firsts}, shape)
+    destination = await run_of(tables, {**content, **seconds, key_in(base, 3, 0): entry(4)}, shape)
+    before = store.calls("put")
+    with pytest.raises(MergeConflict) as conflict:
+        await merge_runs(tables, base, source, destination, 0, shape, Strategy())
+    assert conflict.value.count == 1
+    assert store.calls("put") == before
 
 
 RACES = {  # base, source, destination at first, destination when the race was lost; what must come out
@@ -179,6 +312,7 @@ async def test_a_merge_that_lost_its_race_goes_on_with_its_result_as_source(race
 
 def test_the_longest_prefix_decides_a_conflict() -> None:
     strategy = Strategy({"a/": SOURCE_WINS, "a/b/": DEST_WINS})
-    assert [strategy.winner(key) for key in (b"a/x", b"a/b/x", b"c")] == [SOURCE_WINS, DEST_WINS, None]
+    winners = strategy.winners(pa.array(["a/x", "a/b/x", "c"]))
+    assert winners.tolist() == [SOURCE, DESTINATION, BOTH]
     with pytest.raises(Invalid, match="no strategy"):
         Strategy({"": "ours"})
