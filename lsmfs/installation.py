@@ -14,7 +14,7 @@ under way, also after a cancellation. It never reads the process's environment: 
 
 import errno
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote, urlsplit
@@ -26,7 +26,9 @@ from lsmfs.lsm.cache import DiskCache
 from lsmfs.objectstore.open import open_store
 from lsmfs.objectstore.retrying import RetryingStore
 from lsmfs.objectstore.store import ObjectStore
-from lsmfs.repository import REPOSITORIES, RefStore, Repository
+from lsmfs.policy import REPOSITORIES, RepositoryRecord, decode_record
+from lsmfs.removal import delete_repository
+from lsmfs.repository import RefStore, Repository
 from lsmfs.settings import Settings
 from refstore.drivers.bucket import BucketRefStore
 from refstore.errors import AlreadyExists, Denied, Error, Invalid, NotFound, Unavailable
@@ -90,6 +92,15 @@ class Installation:
         """The names of all repositories, ascending."""
         async for item in self.refs.scan(REPOSITORIES):
             yield item.key.decode()
+
+    async def records(self) -> AsyncIterator[RepositoryRecord]:
+        """What is known of all repositories, in ascending order of their names; also of those being deleted."""
+        async for item in self.refs.scan(REPOSITORIES):
+            yield decode_record(item.key.decode(), item.value)
+
+    async def delete(self, name: str, tell: Callable[[int], None] | None = None) -> int:
+        """Delete a repository with everything in it, or go on with that; how many objects went. `NotFound`."""
+        return await delete_repository(self.store, self.refs, self.refs, name, self.clock, tell)
 
     def foreign(self, url: str) -> ObjectStore:
         """A store that entries refer to and that is not ours, for reading; closed with the installation."""

@@ -6,7 +6,20 @@ from importlib.metadata import version
 
 import typer
 
-from lsmfs.cli import branches, folders, history, merges, objects, repositories, services, tags
+from lsmfs.cli import (
+    branches,
+    diffs,
+    folders,
+    history,
+    imports,
+    merges,
+    objects,
+    repos,
+    repositories,
+    services,
+    staged,
+    tags,
+)
 from lsmfs.cli.exits import EPILOG, FAILED, INTERRUPTED
 from lsmfs.cli.session import DataOption, DebugOption, JsonOption, Session, command
 
@@ -27,7 +40,7 @@ def root(context: typer.Context, data: DataOption = None, json: JsonOption = Fal
     context.obj = Session(data, json, debug)
 
 
-for part in (repositories, objects, folders, branches, history, merges, tags, services):
+for part in (repositories, repos, objects, folders, imports, branches, staged, history, diffs, merges, tags, services):
     part.add_to(app)
 
 
@@ -66,9 +79,4 @@ def _told(message: str, context: typer.Context | None) -> str:
     return f"error: {' '.join(message.split())} See `{where} --help`.\n"
 
 
-def main() -> None:
-    """The entry point of the `lsmfs` program."""
-    sys.exit(run())
-
-
-__all__ = ["app", "main", "run"]
+__all__ = ["app", "run"]

@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -23,19 +23,15 @@ from lsmfs.cli.load import path_of, put_all, tasks_for
 from lsmfs.cli.progress import Meter, metered
 from lsmfs.installation import Installation
 from lsmfs.model import Entry
-from lsmfs.repository import REPOSITORIES, Repository
-from refstore.errors import Corrupt, NotFound
-from refstore.records import Delete
+from lsmfs.repository import Repository
+from refstore.errors import Corrupt
 
 BRANCH = "main"
 BARE_SECONDS_MAX = 3.0
 BARE_BYTES = 1000  # a usual entry and its name
 READERS = 64
 GETS_MAX = 20_000
-EVENTS_MAX = 1000  # journal events trimmed at once
 DELETES_AT_ONCE = 64
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ async def measure(installation: Installation, entries: int, console: Console, qu
             with metered(console, "bench", quiet=quiet) as meter:
                 return await Bench(installation, repository, entries, meter).run()
         finally:
-            await remove(installation, repository)
+            await remove(installation, name)
 
 
 class Bench:
@@ -171,26 +167,12 @@ async def _up_to(count: int, tasks: int, work: Callable[[int], Awaitable[None]])
     return sum(await asyncio.gather(*(some() for _ in range(min(count, tasks)))))
 
 
-async def remove(installation: Installation, repository: Repository) -> None:
-    """Take the repository away: its name first, so that nobody opens it any more."""
-    name, refs = repository.name, installation.refs
-    await refs.delete(REPOSITORIES, name.encode())
-    try:
-        branch = await refs.read(name, BRANCH)
-        await refs.change(name, BRANCH, Delete(incarnation=branch.incarnation))
-    except NotFound:
-        pass
-    while events := await refs.events(name, EVENTS_MAX):
-        await refs.trim(name, events)
-    keys = [item.key async for item in refs.scan(name)]
-    await _each(keys, lambda key: refs.delete(name, key))
-    objects = [info.name async for info in installation.store.list(f"{name}/")]
-    await _each(objects, installation.store.delete)
-
-
-async def _each(items: list[T], work: Callable[[T], Awaitable[None]]) -> None:
-    for start in range(0, len(items), DELETES_AT_ONCE):
-        await asyncio.gather(*(work(item) for item in items[start : start + DELETES_AT_ONCE]))
+async def remove(installation: Installation, name: str) -> None:
+    """Everything of the repository, and what was set beside it for comparison."""
+    keys = [item.key async for item in installation.refs.scan(name)]
+    for start in range(0, len(keys), DELETES_AT_ONCE):
+        await asyncio.gather(*(installation.refs.delete(name, key) for key in keys[start : start + DELETES_AT_ONCE]))
+    await installation.delete(name)
 
 
 def document(each: Measure) -> dict[str, object]:

@@ -6,15 +6,16 @@ from typing import Annotated
 import typer
 
 from lsmfs import paths
-from lsmfs.cli import show
+from lsmfs.cli import rules, show
 from lsmfs.cli.objects import MetaOption
-from lsmfs.cli.session import Session, command, group
-from lsmfs.cli.suggest import find_branch, find_commit
+from lsmfs.cli.session import Session, YesOption, command, group
+from lsmfs.cli.suggest import advice_on, find_branch, find_commit
 from lsmfs.cli.uri import Uri, check_text, parse_beside, parse_branch, parse_name, parse_pairs, parse_repository
 from lsmfs.lsm.run import EMPTY_RUN
 from lsmfs.repository import Repository
+from lsmfs.tree.branching import Deleted
 from lsmfs.tree.committer import Committed
-from refstore.errors import Invalid, NoChanges
+from refstore.errors import Invalid, NoChanges, NotFound
 from refstore.records import Branch
 
 BranchArgument = Annotated[str, typer.Argument(metavar="URI", help="The branch: lsmfs://repository/branch.")]
@@ -52,6 +53,7 @@ async def _describe(repository: Repository, branch: Branch) -> dict[str, object]
         "l2_bytes": l2.size_bytes,
         "seals": len(branch.sealed),
         "writers": len(branch.writers),
+        "stashes": len(branch.aside.stashes),
         "dirty": branch.is_dirty,
     }
 
@@ -109,6 +111,7 @@ async def create(
     start: Annotated[
         str | None, typer.Option("--from", metavar="REVISION", help="Where it begins [the default branch].")
     ] = None,
+    hidden: Annotated[bool, typer.Option("--hidden", help="Not listed unless asked for; not restored.")] = False,
 ) -> None:
     """Create a branch at a commit. Nothing is copied, and what is staged elsewhere is not on it.
 
@@ -116,10 +119,10 @@ async def create(
     lsmfs branch create lsmfs://lake/dev
     lsmfs branch create lsmfs://lake/repair --from main~2
     """
-    name = parse_name(uri, "a branch")
+    name = parse_name(uri, "branch")
     async with session.repository(name.repository) as (_, repository):
         origin = parse_beside(start or repository.record.default_branch, name)
-        branch = await repository.create_branch(name.ref, await find_commit(repository, origin.ref))
+        branch = await repository.create_branch(name.ref, await find_commit(repository, origin.ref), hidden)
         document = {"repository": name.repository, "branch": name.ref, "base_commit": branch.base_commit}
         session.emit(document, f"created branch {name.short} at {branch.base_commit}")
         await note_staged(session, repository, origin)
@@ -137,19 +140,29 @@ async def list_branches(
     session: Session,
     repository: Annotated[str, typer.Argument(metavar="REPOSITORY", help="Its name.")],
     prefix: Annotated[str, typer.Option("--prefix", help="Only names that begin with it.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also those that are hidden.")] = False,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Those that `branch restore` brings back.")] = False,
 ) -> None:
     """List the branches of a repository.
 
     \b
     lsmfs branch list lake --prefix dev
+    lsmfs branch list lake --deleted
     """
-    count = 0
+    count, check = 0, check_text(prefix)
     async with session.repository(parse_repository(repository)) as (_, opened):
-        async for branch in opened.list_branches(check_text(prefix)):
-            session.emit(*_listed(opened, branch))
-            count += 1
+        if deleted:
+            async for each in opened.deleted_branches():
+                if each.branch.name.startswith(check):
+                    session.emit(*_listed_deleted(opened, each))
+                    count += 1
+        else:
+            async for branch in opened.list_branches(check, hidden=everything):
+                session.emit(*_listed(opened, branch))
+                count += 1
     if not count:
-        session.note(f"no branch of {repository} begins with {prefix}")
+        what = "deleted branch" if deleted else "branch"
+        session.note(f"no {what} of {repository} begins with {prefix}" if prefix else f"{repository} has no {what}")
 
 
 def _listed(repository: Repository, branch: Branch) -> tuple[dict[str, object], str]:
@@ -160,31 +173,71 @@ def _listed(repository: Repository, branch: Branch) -> tuple[dict[str, object], 
         "base_commit": branch.base_commit,
         "default": is_default,
         "dirty": branch.is_dirty,
+        "hidden": branch.aside.hidden,
     }
-    marks = ["default"] * is_default + ["changes to commit"] * branch.is_dirty
+    marks = ["default"] * is_default + ["hidden"] * branch.aside.hidden + ["changes to commit"] * branch.is_dirty
     return document, f"{branch.base_commit[:12]}  {branch.name}" + (f"  ({', '.join(marks)})" if marks else "")
 
 
-async def delete(session: Session, uri: BranchArgument) -> None:
-    """Delete a branch, with what is staged on it. Its commits stay: the answer says where it was.
+def _listed_deleted(repository: Repository, deleted: Deleted) -> tuple[dict[str, object], str]:
+    branch, when = deleted.branch, show.time_text(deleted.deleted_us)
+    document = {
+        "repository": repository.name,
+        "branch": branch.name,
+        "base_commit": branch.base_commit,
+        "deleted": when,
+        "dirty": branch.is_dirty,
+    }
+    mark = "  (with changes to commit)" if branch.is_dirty else ""
+    return document, f"{branch.base_commit[:12]}  {when}  {branch.name}{mark}"
+
+
+async def delete(session: Session, uri: BranchArgument, yes: YesOption = False) -> None:
+    """Delete a branch, with what is staged on it. Its commits stay, and `branch restore` brings it back for some time.
 
     \b
     lsmfs branch delete lsmfs://lake/dev
     """
     name = parse_branch(uri)
     async with session.branch(name) as (_, repository, branch):
+        if branch.is_dirty:
+            await session.confirm(f"{name.short} has changes that are not committed. Delete it with them?", yes)
         await repository.delete_branch(name.ref)
     document = {"repository": name.repository, "branch": name.ref, "base_commit": branch.base_commit}
     session.emit({**document, "dirty": branch.is_dirty}, f"deleted branch {name.short}, it was at {branch.base_commit}")
-    if branch.is_dirty:
+    if not branch.aside.hidden:
+        session.note(f"`lsmfs branch restore {name.short}` brings it back")
+    elif branch.is_dirty:
         session.note("what was staged on it is gone")
+
+
+async def restore(session: Session, uri: BranchArgument) -> None:
+    """Bring back a branch that was deleted, as it was, with what was staged on it.
+
+    \b
+    lsmfs branch restore lsmfs://lake/dev
+    """
+    name = parse_name(uri, "branch")
+    async with session.repository(name.repository) as (_, repository):
+        try:
+            branch = await repository.restore_branch(name.ref)
+        except NotFound:
+            names = list(dict.fromkeys([each.branch.name async for each in repository.deleted_branches()]))
+            advice = advice_on(name.ref, names) or "there is none"
+            raise NotFound(f"repository {name.repository!r} has no deleted branch {name.ref!r}: {advice}") from None
+    document = {"repository": name.repository, "branch": name.ref, "base_commit": branch.base_commit}
+    state = "with what was staged on it" if branch.is_dirty else "nothing is staged on it"
+    session.emit({**document, "dirty": branch.is_dirty}, f"{name.short} is at {branch.base_commit} again, {state}")
 
 
 def add_to(app: typer.Typer) -> None:
     command(app, "status")(status)
     command(app, "commit")(commit)
-    branch = group(app, "branch", "Create, list, show and delete branches.")
+    branch = group(app, "branch", "Create, list, show, delete, restore and protect branches.")
     command(branch, "create")(create)
     command(branch, "list")(list_branches)
     command(branch, "show")(status)
     command(branch, "delete")(delete)
+    command(branch, "restore")(restore)
+    command(branch, "protect")(rules.protect)
+    command(branch, "rules")(rules.rules)

@@ -1,18 +1,17 @@
-"""Commands that look back: `log`, `show`, `diff`. What differs is told while it is found, a line for each path."""
+"""Commands that look back: `log`, `show`."""
 
-from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated
 
 import typer
 
 from lsmfs.cli import show
-from lsmfs.cli.branches import note_staged
 from lsmfs.cli.session import Session, command
-from lsmfs.cli.suggest import find_commit, read_branch
-from lsmfs.cli.uri import Uri, check_text, parse_beside, parse_branch, parse_commit
-from lsmfs.repository import Repository
-from lsmfs.tree.diff import NAMES, Difference
+from lsmfs.cli.suggest import find_commit
+from lsmfs.cli.times import parse_moment
+from lsmfs.cli.uri import check_text, parse_beside, parse_commit
+from lsmfs.tree.diff import Difference
+from refstore.errors import Invalid
 
 CHANGES_SHOWN_MAX = 100  # by `show`, unless --all: what a person looks through
 
@@ -25,17 +24,43 @@ async def log(
     session: Session,
     uri: RevisionArgument,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many commits at most.")] = 100,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="MOMENT", help="Not before it: 2026-01-31, or 7d for a week.")
+    ] = None,
+    until_commit: Annotated[
+        str | None, typer.Option("--until-commit", metavar="REVISION", help="The last commit to show.")
+    ] = None,
+    path: Annotated[str | None, typer.Option("--path", help="Only commits that changed this object.")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only commits that changed something below.")] = None,
+    all_parents: Annotated[bool, typer.Option("--all-parents", help="Also the commits that merges brought.")] = False,
 ) -> None:
     """Show the commits of a branch or before any revision, the newest first.
 
     \b
     lsmfs log lsmfs://lake/main --limit 5
-    lsmfs log lsmfs://lake/v1
+    lsmfs log lsmfs://lake/main --since 7d --prefix sensors/
+    lsmfs log lsmfs://lake/main --until-commit v1 --all-parents
     """
-    name = parse_commit(uri)
-    async with session.version(name) as (_, repository, ref):
-        async for identity, found in repository.log(ref, limit):
+    name, count = parse_commit(uri), 0
+    if path is not None and prefix is not None:
+        raise Invalid("--path and --prefix exclude each other: say one of them")
+    end = None if until_commit is None else parse_beside(until_commit, name)
+    async with session.version(name) as (installation, repository, ref):
+        since_us = None if since is None else parse_moment(since, installation.clock.now_us())
+        stop_at = None if end is None else await find_commit(repository, end.ref)
+        async for identity, found in repository.log(
+            ref,
+            limit,
+            since_us=since_us,
+            stop_at=stop_at,
+            first_parent=not all_parents,
+            path=None if path is None else check_text(path),
+            prefix=None if prefix is None else check_text(prefix),
+        ):
             session.emit(show.commit_document(identity, found), show.commit_text(identity, found))
+            count += 1
+    if not count:
+        session.note("no commits")
 
 
 async def show_commit(
@@ -72,62 +97,6 @@ async def _show_changes(session: Session, changes: AsyncIterator[Difference], ev
         count += 1
 
 
-async def diff(
-    session: Session,
-    left: Annotated[str, typer.Argument(metavar="URI", help="Before: a version, or a branch alone.")],
-    right: Annotated[
-        str | None, typer.Argument(metavar="REVISION", help="After: a version in the same repository.")
-    ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", help="Only paths that begin with it.")] = "",
-    stat: Annotated[bool, typer.Option("--stat", help="Only how many paths, and their bytes.")] = False,
-) -> None:
-    """Show what differs between two versions: + added, - removed, ~ changed. With a branch alone, what is staged on it.
-
-    \b
-    lsmfs diff lsmfs://lake/main dev
-    lsmfs diff lsmfs://lake/main~2 main --prefix sensors/ --stat
-    lsmfs diff lsmfs://lake/main
-    """
-    name = parse_branch(left) if right is None else parse_commit(left)
-    other = None if right is None else parse_beside(right, name)
-    async with session.repository(name.repository) as (_, repository):
-        found = await _differences(repository, name, other, check_text(prefix))
-        count = await (_emit_totals if stat else _emit_each)(session, found)
-        if other is not None:
-            await note_staged(session, repository, *dict.fromkeys((name, other)))
-    if not count:
-        session.note(f"nothing is staged on {name.short}" if other is None else "no differences")
-
-
-async def _differences(repository: Repository, left: Uri, right: Uri | None, prefix: str) -> AsyncIterator[Difference]:
-    if right is None:
-        await read_branch(repository, left.ref)
-        return repository.diff_uncommitted(left.ref, prefix)
-    return repository.diff(await find_commit(repository, left.ref), await find_commit(repository, right.ref), prefix)
-
-
-async def _emit_each(session: Session, found: AsyncIterator[Difference]) -> int:
-    count = 0
-    async for each in found:
-        session.emit(show.difference_document(each), show.difference_text(each))
-        count += 1
-    return count
-
-
-async def _emit_totals(session: Session, found: AsyncIterator[Difference]) -> int:
-    paths, before, after = (Counter[str](dict.fromkeys(NAMES, 0)) for _ in range(3))
-    async for each in found:
-        paths[each.type] += 1
-        before[each.type] += each.before.size_bytes if each.before else 0
-        after[each.type] += each.after.size_bytes if each.after else 0
-    totals = {"paths": paths, "bytes_before": before, "bytes_after": after}
-    document = {name: {column: total[name] for column, total in totals.items()} for name in NAMES}
-    rows = [(name, *(f"{total[name]:,}" for total in totals.values())) for name in NAMES]
-    session.emit(document, show.table(("", *(column.replace("_", " ") for column in totals)), rows))
-    return paths.total()
-
-
 def add_to(app: typer.Typer) -> None:
     command(app, "log")(log)
     command(app, "show")(show_commit)
-    command(app, "diff")(diff)

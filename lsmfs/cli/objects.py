@@ -1,8 +1,9 @@
-"""Commands about one object: `put`, `get`, `stat`."""
+"""Commands about one object: `put`, `append`, `get`, `stat`; and `cat`, of some."""
 
+import contextlib
 import os
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -55,9 +56,9 @@ async def put(
     session.emit(document, f"{entry.size_bytes} bytes, etag {entry.etag}, at {show.printable(str(target))}")
 
 
-def _target(file: str, text: str) -> Uri:
+def _target(file: str, text: str, verb: str = "put") -> Uri:
     if looks_like_uri(file) and not looks_like_uri(text):
-        raise Invalid(f"the file comes first: lsmfs put {text} {file}")
+        raise Invalid(f"the file comes first: lsmfs {verb} {text} {file}")
     uri = parse_uri(text)
     if not uri.path or uri.path.endswith(DELIMITER):
         if file == STANDARD:
@@ -90,14 +91,42 @@ async def _stored(
 async def _put_entry(
     installation: Installation, repository: Repository, target: Uri, entry: Entry, expected: str | Absent | None
 ) -> None:
-    """Write the entry. If it is refused, nothing refers to the body, so that goes too."""
+    async with _body_goes_if_refused(installation, entry), repository.writer(target.ref) as writer:
+        await writer.put(target.path, entry, expected)
+
+
+@contextlib.asynccontextmanager
+async def _body_goes_if_refused(installation: Installation, entry: Entry) -> AsyncIterator[None]:
+    """If the branch does not take the entry, nothing refers to its body."""
     try:
-        async with repository.writer(target.ref) as writer:
-            await writer.put(target.path, entry, expected)
+        yield
     except Error as error:
         if not isinstance(error, OutcomeUnknown):
             await installation.store.delete(entry.address)
         raise
+
+
+async def append(
+    session: Session,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What to add; - is the standard input.")],
+    uri: Annotated[str, typer.Argument(metavar="URI", help="The object: lsmfs://repository/branch/path.")],
+) -> None:
+    """Add a file to the end of an object; where there is none, it begins. What is there is neither read nor copied, and
+    of any number of writers each adds its own.
+
+    \b
+    lsmfs append today.log lsmfs://lake/main/logs/all.log
+    date | lsmfs append - lsmfs://lake/main/logs/all.log
+    """
+    target = _target(file, uri, "append")
+    with opened(file) as (descriptor, size):
+        async with session.branch(target) as (installation, repository, _):
+            with metered(session.err, target.path, size, in_bytes=True, quiet=session.json) as meter:
+                entry = await _stored(installation, target, descriptor, file, None, {}, meter)
+            async with _body_goes_if_refused(installation, entry), repository.writer(target.ref) as writer:
+                await writer.append_extents(target.path, entry.extents)
+    document = {"uri": str(target), "path": target.path, "appended_bytes": entry.size_bytes}
+    session.emit(document, f"{entry.size_bytes} bytes added to {show.printable(str(target))}")
 
 
 async def get(
@@ -120,12 +149,35 @@ async def get(
         entry = await find_entry(repository, name)
         quiet = session.json or to == STANDARD
         with output(to) as file, metered(session.err, name.path, entry.size_bytes, True, quiet) as meter:
-            async for piece in read_body(entry, installation.store, installation.foreign, installation.store_url):
-                file.write(piece)
-                meter.advance(len(piece))
+            await _send(installation, entry, file, meter)
     if to != STANDARD:
         document = {"uri": str(name), "file": to, **show.entry_document(name.path, entry)}
         session.emit(document, f"{entry.size_bytes} bytes, etag {entry.etag}, in {to}")
+
+
+async def _send(installation: Installation, entry: Entry, file: BinaryIO, meter: Meter) -> None:
+    async for piece in read_body(entry, installation.store, installation.foreign, installation.store_url):
+        file.write(piece)
+        meter.advance(len(piece))
+
+
+async def cat(
+    session: Session,
+    uris: Annotated[list[str], typer.Argument(metavar="URI...", help="Objects: lsmfs://repository/revision/path.")],
+) -> None:
+    """Write objects to the standard output, one after the other.
+
+    \b
+    lsmfs cat lsmfs://lake/main/sensors/day.csv | head
+    lsmfs cat lsmfs://lake/main/sensors/1.csv lsmfs://lake/main~2/sensors/2.csv
+    """
+    if session.json:
+        raise Invalid("cat has no --json: the objects themselves are the output. `lsmfs stat` describes one")
+    for name in [parse_object(uri) for uri in uris]:
+        async with session.version(name) as (installation, repository, _):
+            entry = await find_entry(repository, name)
+            with output(STANDARD) as file, metered(session.err, name.path, quiet=True) as meter:
+                await _send(installation, entry, file, meter)
 
 
 async def find_entry(repository: Repository, name: Uri) -> Entry:
@@ -156,5 +208,7 @@ async def stat(session: Session, uri: ObjectArgument) -> None:
 
 def add_to(app: typer.Typer) -> None:
     command(app, "put")(put)
+    command(app, "append")(append)
     command(app, "get")(get)
+    command(app, "cat")(cat)
     command(app, "stat")(stat)

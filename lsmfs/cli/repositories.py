@@ -1,4 +1,4 @@
-"""Commands that make and name repositories: `init`, `repos`."""
+"""The command `init`: a repository, and the installation that it is in."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from lsmfs.cli import show
 from lsmfs.cli.session import Session, command
-from lsmfs.cli.suggest import open_repository
 from lsmfs.cli.uri import looks_like_uri
 from lsmfs.installation import (
     BUCKET_REFS,
@@ -124,25 +122,5 @@ def _document(installation: Installation, repository: str, branch: str, is_new: 
     }
 
 
-async def repos(session: Session) -> None:
-    """List the repositories.
-
-    \b
-    lsmfs repos
-    """
-    count = 0
-    async with session.installation() as installation:
-        async for name in installation.names():
-            async with await open_repository(installation, name) as repository:
-                record = repository.record
-            created = show.time_text(record.created_us)
-            document = {"repository": name, "default_branch": record.default_branch, "created": created}
-            session.emit(document, f"{created}  {name}/{record.default_branch}")
-            count += 1
-    if not count:
-        session.note("no repositories yet: create one with `lsmfs init NAME`")
-
-
 def add_to(app: typer.Typer) -> None:
     command(app, "init")(init)
-    command(app, "repos")(repos)

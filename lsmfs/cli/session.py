@@ -26,12 +26,12 @@ import typer
 from rich.console import Console
 
 from lsmfs.cli.exits import FAILED, INTERRUPTED, PIPE_CLOSED, TERMINATED, code_of
-from lsmfs.cli.files import translated
+from lsmfs.cli.files import STANDARD_INPUT, pieces_of, translated
 from lsmfs.cli.suggest import find_version, open_repository, read_branch
 from lsmfs.cli.uri import Uri
 from lsmfs.installation import Installation, open_installation
 from lsmfs.repository import Repository
-from refstore.errors import Error
+from refstore.errors import Denied, Error
 from refstore.records import Branch
 
 DATA_DEFAULT = "lsmfs-data"
@@ -48,6 +48,7 @@ NearDataOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document, or a line of JSON for each item.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, also on a terminal.")]
 
 T = TypeVar("T")
 
@@ -98,6 +99,17 @@ class Session:
         """For people only: stderr, and nothing with --json."""
         if not self.json:
             self.err.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    async def confirm(self, question: str, yes: bool) -> None:
+        """Ask before something is lost for good, if somebody is there to be asked; `Denied` if the answer is no."""
+        if yes or self.json or not os.isatty(STANDARD_INPUT):
+            return
+        self.err.print(f"{question} [y/N] ", end="", markup=False, highlight=False, soft_wrap=True)
+        async for answer in pieces_of(STANDARD_INPUT, "the terminal"):
+            if answer.strip().lower() in (b"y", b"yes"):
+                return
+            break
+        raise Denied("nothing was done: the answer was not yes")
 
     def warn(self, text: str) -> None:
         sys.stderr.write(f"warning: {text}\n")

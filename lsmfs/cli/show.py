@@ -5,9 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 from lsmfs.cli.uri import Uri
 from lsmfs.model import Entry
+from lsmfs.policy import Rule
 from lsmfs.tree.commits import Commit
 from lsmfs.tree.diff import Difference
 from lsmfs.tree.merge import Clash
+from lsmfs.tree.summary import Summary
 from refstore.records import CommitId
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -131,6 +133,11 @@ def commit_text(identity: CommitId, commit: Commit, entries: int | None = None) 
     return f"{fields([(name, printable(value)) for name, value in rows])}\n\n{message}\n"
 
 
+def rule_text(rule: Rule) -> str:
+    """A rule for branches, such as `release-*  stage, commit`."""
+    return f"{printable(rule.pattern)}  {', '.join(rule.blocks)}"
+
+
 def fields(rows: Sequence[tuple[str, object]]) -> str:
     """Names and values, a line each."""
     width = max(len(name) for name, _ in rows)
@@ -145,6 +152,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> 
         cells = [f"{cell:{'<' if at < left else '>'}{widths[at]}}" for at, cell in enumerate(row)]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def summary_text(parts: Sequence[tuple[str, Summary]]) -> str:
+    """How many paths differ, and their bytes: a line for each part; one without a name is all there is."""
+    head = [name.replace("_", " ") for name in Summary._fields]
+    rows = [(printable(name), *(f"{number:,}" for number in part)) for name, part in parts]
+    if any(name for name, _ in parts):
+        return table(("", *head), rows)
+    return table(head, [row[1:] for row in rows], left=0)
 
 
 def seconds_text(seconds: float) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from lsmfs.cli.uri import not_a_branch
 from lsmfs.installation import Installation
+from lsmfs.policy import read_record
 from lsmfs.repository import Repository
 from lsmfs.tree.revision import is_commit_id, parse_revision
 from refstore.errors import Invalid, NotFound
@@ -18,6 +19,15 @@ async def open_repository(installation: Installation, name: str) -> Repository:
     """The repository of that name; `NotFound` with the names that are near."""
     try:
         return await installation.repository(name)
+    except NotFound:
+        await check_repository(installation, name)
+        raise  # it is being deleted
+
+
+async def check_repository(installation: Installation, name: str) -> None:
+    """Also one that is being deleted is there; `NotFound` with the names that are near."""
+    try:
+        await read_record(installation.refs, name)
     except NotFound:
         names = await _first(installation.names())
         advice = advice_on(name, names) or f"create it with `lsmfs init {name}`"

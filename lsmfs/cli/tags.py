@@ -22,11 +22,11 @@ async def create(
     \b
     lsmfs tag create lsmfs://lake/v1 main
     """
-    name = parse_name(uri, "a tag")
+    name = parse_name(uri, "tag")
     origin = parse_beside(revision, name)
     async with session.repository(name.repository) as (_, repository):
         commit = await find_commit(repository, origin.ref)
-        await repository.tags.create(name.ref, commit)
+        await repository.create_tag(name.ref, commit)
         session.emit({"repository": name.repository, "tag": name.ref, "commit": commit}, f"{name.short} is {commit}")
         await note_staged(session, repository, origin)
 
@@ -56,10 +56,10 @@ async def delete(session: Session, uri: TagArgument) -> None:
     \b
     lsmfs tag delete lsmfs://lake/v1
     """
-    name = parse_name(uri, "a tag")
+    name = parse_name(uri, "tag")
     async with session.repository(name.repository) as (_, repository):
         commit = await find_tag(repository, name.ref)
-        await repository.tags.delete(name.ref)
+        await repository.delete_tag(name.ref)
     document = {"repository": name.repository, "tag": name.ref, "commit": commit}
     session.emit(document, f"deleted tag {name.short}, it was {commit}")
 

@@ -113,9 +113,9 @@ def parse_commit(text: str) -> Uri:
 
 
 def parse_name(text: str, what: str) -> Uri:
-    """A new branch or tag: whatever it is, its name must be one."""
-    uri = without_path(_split(text), what)
-    check_branch_name(uri.ref)
+    """A branch or tag, as `what` says, that may be new: its name must be one."""
+    uri = without_path(_split(text), f"a {what}")
+    check_branch_name(uri.ref, what)
     return uri
 
 

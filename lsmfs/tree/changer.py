@@ -34,14 +34,17 @@ class BranchChanger:
         self._settings = settings
 
     async def _is_ancestor(self, name: str, commit: CommitId) -> bool:
+        """Whether the branch has the commit. Its generation is lower than those of all that came on top of it, so the
+        search ends where it would be: after a lost race most often at the first commit looked at."""
+        generation = (await self._commits.load(commit)).generation
         identity = (await self._branches.read(name)).base_commit
         for _ in range(ANCESTORS_SEARCHED_MAX):
             if identity == commit:
                 return True
-            parents = (await self._commits.load(identity)).parents
-            if not parents:
+            found = await self._commits.load(identity)
+            if found.generation <= generation or not found.parents:
                 return False
-            identity = parents[0]
+            identity = found.parents[0]
         return False
 
     async def change(self, name: str, change: BranchChange) -> Branch:

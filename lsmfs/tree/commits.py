@@ -5,13 +5,13 @@ The hash is of logical content: the metarange counts by its content, not by wher
 
 import hashlib
 import re
-from typing import Any
 
 import msgspec
 
 from lsmfs import paths
 from lsmfs.objectstore.content import put_content
 from lsmfs.objectstore.store import ObjectStore
+from lsmfs.tree.clocks import Clock, ClockIndex, before
 from refstore.errors import Corrupt, Invalid
 from refstore.records import CommitId, RunId
 
@@ -28,6 +28,7 @@ class Commit(msgspec.Struct, frozen=True):
     created_us: int
     generation: int
     metadata: dict[str, str] = {}
+    clock: Clock = ()
 
     @property
     def id(self) -> CommitId:
@@ -40,6 +41,7 @@ class Commit(msgspec.Struct, frozen=True):
                 "created_us": self.created_us,
                 "generation": self.generation,
                 "metadata": self.metadata,
+                "clock": self.clock,
             },
             order="sorted",
         )
@@ -56,17 +58,29 @@ def check_words(message: str, committer: str, metadata: dict[str, str]) -> None:
         raise Invalid(f"a commit's message, committer and metadata are text: {error}") from None
 
 
+def _decoded(identity: CommitId, data: bytes) -> Commit:
+    try:
+        commit = msgspec.json.decode(data, type=Commit)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"commit {identity} cannot be read: {error}") from None
+    if commit.id != identity:
+        raise Corrupt(f"commit {identity} does not have the content that its name says")
+    return commit
+
+
 class Commits:
     """The commits of one repository."""
 
-    def __init__(self, store: ObjectStore, repository: str) -> None:
+    def __init__(self, store: ObjectStore, repository: str, index: ClockIndex) -> None:
         self._store = store
         self._repository = repository
+        self._index = index
         self._kept: dict[CommitId, Commit] = {}
 
     async def save(self, commit: Commit) -> CommitId:
         identity = commit.id
         await put_content(self._store, paths.commit_path(self._repository, identity), msgspec.json.encode(commit))
+        await self._index.add(identity, commit)
         self._keep(identity, commit)
         return identity
 
@@ -74,15 +88,18 @@ class Commits:
         found = self._kept.get(identity)
         if found is not None:
             return found
-        data = await self._store.get(paths.commit_path(self._repository, identity))
-        try:
-            commit: Any = msgspec.json.decode(data, type=Commit)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Corrupt(f"commit {identity} cannot be read: {error}") from None
-        if commit.id != identity:
-            raise Corrupt(f"commit {identity} does not have the content that its name says")
+        commit = _decoded(identity, await self._store.get(paths.commit_path(self._repository, identity)))
         self._keep(identity, commit)
-        return commit  # type: ignore[no-any-return]
+        return commit
+
+    async def load_line(self, identity: CommitId, limit: int) -> Commit:
+        """The commit; and, in one round trip, those before it by first parents, up to `limit`, are known then too."""
+        commit = await self.load(identity)
+        if commit.parents and commit.parents[0] not in self._kept:
+            found = await self._index.until(before(commit.clock), min(limit, COMMITS_KEPT // 4))
+            for each, data in found.items():
+                self._keep(each, _decoded(each, data))
+        return commit
 
     async def beginning_with(self, text: str) -> list[CommitId]:
         """Some of the commits whose id begins with the text: enough to see whether it is one."""

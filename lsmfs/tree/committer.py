@@ -18,6 +18,7 @@ from lsmfs.lsm.build import apply_layers
 from lsmfs.lsm.run import Run
 from lsmfs.lsm.view import stack
 from lsmfs.tree.changer import BranchChanger
+from lsmfs.tree.clocks import following
 from lsmfs.tree.commits import Commit, check_words
 from refstore.errors import BranchReplaced, Conflict, Corrupt, LayersFull, NoChanges, NotFound
 from refstore.records import Advance, Branch, CommitId, RunId, Seal, SealLayers
@@ -39,7 +40,7 @@ class Committer(BranchChanger):
         branch = await self._seal(name)
         if not branch.sealed and not allow_empty:
             raise NoChanges(f"no changes: branch {name!r} has nothing to commit")
-        mine = {seal.id for seal in branch.sealed}
+        mine, write = {seal.id for seal in branch.sealed}, branch.aside.write
         for _ in range(self._settings.commit_tries_max):
             take = tuple(seal for seal in branch.sealed if seal.id in mine)
             if mine and not take:
@@ -48,6 +49,8 @@ class Committer(BranchChanger):
                 done = await self._attempt(branch, take, message, committer, metadata, allow_empty)
             except (Conflict, NotFound) as error:
                 branch = await self._moved(branch, error)
+                if branch.aside.write != write:
+                    raise Conflict(f"branch {name!r} was reset or stashed during the commit: try again") from None
                 continue
             if done is None:
                 raise NoChanges(f"no changes: what is staged on branch {name!r} equals its last commit")
@@ -109,6 +112,7 @@ class Committer(BranchChanger):
             created_us=self._clock.now_us(),
             generation=parent.generation + 1,
             metadata=metadata,
+            clock=following(parent.clock, branch.line),
         )
         await self.retrying(lambda: self._commits.save(commit))
         await self._advance(branch, commit.id, take)

@@ -17,7 +17,7 @@ class Tags:
 
     async def create(self, name: str, commit: CommitId) -> None:
         """Name the commit; to do it again changes nothing, `AlreadyExists` if the tag names another one."""
-        key = check_branch_name(name).encode()
+        key = check_branch_name(name, "tag").encode()
         try:
             await self._store.set_if(self._partition, key, commit.encode(), ABSENT)
         except Conflict:
@@ -36,6 +36,6 @@ class Tags:
                 yield item.key.decode(), CommitId(item.value.decode())
 
     async def delete(self, name: str) -> None:
-        if await self.find(check_branch_name(name)) is None:
+        if await self.find(check_branch_name(name, "tag")) is None:
             raise NotFound(f"tag {name!r} does not exist")
         await self._store.delete(self._partition, name.encode())

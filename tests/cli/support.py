@@ -1,10 +1,11 @@
 """The command line as tests use it: in this process for speed, or in one of its own where signals and pipes matter."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,6 +92,18 @@ class Lake:
         return subprocess.Popen(
             [sys.executable, "-m", module, *arguments], text=True, env={**ENVIRONMENT, **own}, **pipes
         )
+
+    @contextlib.contextmanager
+    def answering(self, answer: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+        """The command on a terminal, where somebody types the answer."""
+        ours, theirs = os.openpty()
+        try:
+            os.write(ours, f"{answer}\n".encode())
+            with self.start(*arguments, stdin=theirs) as process:
+                yield process
+        finally:
+            os.close(theirs)
+            os.close(ours)
 
     def finish(self, process: "subprocess.Popen[str]") -> Result:
         """Wait for its end; it is killed if that does not come."""

@@ -43,6 +43,22 @@ def test_commit_of_nothing_says_what_to_do(lake: Lake) -> None:
     assert "--allow-empty" in result.told
 
 
+def test_what_is_lost_for_good_is_asked_for_on_a_terminal_only(lake: Lake) -> None:
+    for name in ("one", "two", "three"):
+        assert lake("branch", "create", f"lake/{name}").code == 0
+        lake.put("a", branch=name)
+    with lake.answering("no", "branch", "delete", "lake/one") as process:
+        kept = lake.finish(process)
+    assert (kept.code, kept.out) == (6, "")
+    assert kept.err.startswith("lake/one has changes that are not committed. Delete it with them? [y/N] ")
+    with lake.answering("yes", "branch", "delete", "lake/one") as process:
+        assert lake.finish(process).code == 0
+    with lake.answering("no", "branch", "delete", "lake/two", "--yes") as process:
+        assert lake.finish(process).code == 0
+    assert lake("branch", "delete", "lake/three").code == 0
+    assert lake("branch", "list", "lake").out.count("\n") == 1
+
+
 MISTAKES = [
     (["commit", "lake/main"], 2, "Missing option '--message'"),
     (["commit", "lake/main", "-m", " "], 2, "the message is empty"),

@@ -1,5 +1,6 @@
 """`compactor`: once, as a daemon with signals and metrics, and as `python -m compactor`."""
 
+import asyncio
 import contextlib
 import json
 import signal
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from lsmfs.installation import open_installation
 from tests.cli.support import WAIT_SECONDS_MAX, Lake
 
 EAGER = ["--interval", "0.05", "--tables-min", "1"]
@@ -132,3 +135,19 @@ def test_a_second_signal_ends_a_daemon_at_once(lake: Lake) -> None:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGCONT)
         assert process.wait(10) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+def test_the_daemon_ends_a_deletion_that_was_begun_and_interrupted(lake: Lake) -> None:
+    lake.put("a")
+    lake("init", "pond")
+
+    async def begin() -> None:
+        async with open_installation(lake.data, {}) as installation, await installation.repository("pond") as pond:
+            await pond.policy.change(lambda record: msgspec.structs.replace(record, deleting=True))
+
+    with daemon(lake) as process:
+        asyncio.run(begin())
+        assert event(process, "deleted")["repository"] == "pond"
+    assert [document["repository"] for document in lake("repo", "list", "--json").lines] == ["lake"]
+    assert not [path for path in (lake.data / "objects" / "pond").rglob("*") if path.is_file()]
+    assert lake.keys() == ["a"]

@@ -1,4 +1,4 @@
-"""`diff` and `merge`."""
+"""`diff`, `merge`, `cherry-pick` and `revert`."""
 
 import pytest
 
@@ -49,18 +49,26 @@ def test_diff_as_json_has_both_sides_of_each_path(parted: Lake) -> None:
 
 
 def test_diff_stat_counts_paths_and_bytes(parted: Lake) -> None:
-    assert parted.json("diff", "lake/main", "dev", "--stat") == {
-        "added": {"paths": 1, "bytes_before": 0, "bytes_after": 1},
-        "removed": {"paths": 1, "bytes_before": 1, "bytes_after": 0},
-        "changed": {"paths": 1, "bytes_before": 1, "bytes_after": 5},
-    }
-    head, *rows = parted("diff", "lake/main", "dev", "--stat").out.splitlines()
-    assert head.split() == ["paths", "bytes", "before", "bytes", "after"]
-    assert [row.split() for row in rows] == [
-        ["added", "1", "0", "1"],
-        ["removed", "1", "1", "0"],
-        ["changed", "1", "1", "5"],
-    ]
+    counts = {"added": 1, "removed": 1, "changed": 1, "bytes_before": 2, "bytes_after": 6}
+    assert parted.json("diff", "lake/main", "dev", "--stat") == counts
+    head, row = parted("diff", "lake/main", "dev", "--stat").out.splitlines()
+    assert head.split() == ["added", "removed", "changed", "bytes", "before", "bytes", "after"]
+    assert row.split() == ["1", "1", "1", "2", "6"]
+    nothing = parted.json("diff", "lake/main", "main", "--stat")
+    assert nothing == dict.fromkeys(counts, 0)
+
+
+def test_a_diff_of_what_is_staged_is_counted_like_one_of_commits(parted: Lake) -> None:
+    lake = parted
+    for path in ("x/1", "x/y/2", "top"):
+        lake.put(path, branch="dev")
+    lake.put("a", body="longer", branch="dev")
+    assert lake("rm", "lake/dev/c").code == 0
+    forms = [["--stat"], ["--by", "/"], ["--by", "/", "--prefix", "x/"], ["--stat", "--prefix", "x/"]]
+    staged = [lake("diff", "lake/dev", *options, "--json").lines for options in forms]
+    lake.commit("all", "dev")
+    assert [lake("diff", "lake/dev~1", "dev", *options, "--json").lines for options in forms] == staged
+    assert [line["prefix"] for line in staged[1]] == ["a", "c", "top", "x/"]
 
 
 def test_diff_of_a_branch_alone_is_what_is_staged(parted: Lake) -> None:
@@ -70,7 +78,7 @@ def test_diff_of_a_branch_alone_is_what_is_staged(parted: Lake) -> None:
     assert lake("rm", "lake/dev/c").code == 0
     assert lake("diff", "lake/dev").out == "- c  1 bytes\n+ d/1  3 bytes\n"
     assert lake("diff", "lake/dev", "--prefix", "d/").out == "+ d/1  3 bytes\n"
-    assert lake.json("diff", "lake/dev", "--stat")["added"]["paths"] == 1
+    assert lake.json("diff", "lake/dev", "--stat")["added"] == 1
     between = lake("diff", "lake/main", "dev")
     assert (between.out, between.err) == (
         DIFFERENCES,
@@ -178,6 +186,30 @@ def test_what_is_staged_must_be_committed_to_be_merged(parted: Lake) -> None:
     assert "lake/main has changes that are not committed: `lsmfs commit lake/main` first" in dirty.told
 
 
+def test_a_merge_that_was_prepared_uses_that_work_also_if_the_branch_has_moved(parted: Lake) -> None:
+    lake = parted
+    text = lake("merge", "lake/dev", "main", "--prepare").out.strip()
+    assert lake.json("merge", "lake/dev", "main", "--prepare")["hint"] == text
+    assert lake.keys() == ["a", "b"]
+    lake.put("d")
+    lake.commit("on main")
+    lake.check_mistakes([(["merge", "lake/dev", "main", "--hint", "nonsense"], 2, "hint")])
+    assert lake("merge", "lake/dev", "main", "--hint", text).code == 0
+    assert lake.keys() == ["a", "c", "d"]
+
+
+def test_revert_and_cherry_pick_print_the_commit_that_they_made(parted: Lake) -> None:
+    lake = parted
+    source = lake.json("status", "lake/dev")["base_commit"]
+    picked = lake.json("cherry-pick", "lake/dev", "main", "-m", "here, too", "--committer", "me")
+    assert [picked[name] for name in ("branch", "source", "message", "committer")] == ["main", "dev", "here, too", "me"]
+    assert (len(picked["parents"]), picked["metadata"]) == (1, {"lsmfs.picked": source})
+    assert lake.keys() == ["a", "c"]
+    undone = lake.json("revert", "lake/main", "main")
+    assert (undone["parents"], undone["metadata"]) == ([picked["id"]], {"lsmfs.reverts": picked["id"]})
+    assert lake.keys() == ["a", "b"]
+
+
 MISTAKES = [
     (["merge", "lake/main", "main"], 2, "cannot be merged into itself"),
     (["merge", "lake/main@", "main"], 2, "already"),
@@ -191,6 +223,7 @@ MISTAKES = [
     (["merge", "lake/dev", "main", "--strategy", "ours"], 2, "'source-wins', 'dest-wins'"),
     (["merge", "lake/dev", "main", "--rule", "a/=ours"], 2, "'ours' for 'a/' is no strategy"),
     (["merge", "lake/dev", "main", "--rule", "a/"], 2, "is no key=value"),
+    (["merge", "lake/dev", "main", "--dry-run", "--prepare"], 2, "exclude each other"),
     (["merge", "lake/dev", "main", "--rule", "a=dest-wins", "--rule", "a=source-wins"], 2, "given twice"),
     (["diff", "lake/main~1"], 2, "with nothing staged"),
     (["diff", "lake/none"], 3, "there is dev, main"),

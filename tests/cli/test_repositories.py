@@ -1,11 +1,13 @@
-"""`init` and `repos`."""
+"""`init`, `repos` and `repo`."""
 
+import asyncio
 import json
 import stat
 
+import msgspec
 import pytest
 
-from lsmfs.installation import Configuration, create_installation, without_password
+from lsmfs.installation import Configuration, create_installation, open_installation, without_password
 from tests.cli.support import Lake
 from tests.servers.rclone import rclone_server
 from tests.servers.seaweedfs import shared_s3
@@ -138,3 +140,29 @@ def test_an_embedded_installation_can_be_moved(lake: Lake) -> None:
     lake.data.rename(lake.folder / "moved")
     lake.data = lake.folder / "moved"
     assert lake("get", "lake/main/a").out == "a"
+
+
+def test_a_deletion_that_was_interrupted_is_shown_and_goes_on(lake: Lake) -> None:
+    async def begin() -> None:
+        async with open_installation(lake.data, {}) as installation, await installation.repository("pond") as pond:
+            await pond.policy.change(lambda record: msgspec.structs.replace(record, deleting=True))
+
+    assert lake("init", "pond").code == 0
+    asyncio.run(begin())
+    assert "pond/main  (being deleted)\n" in lake("repos").out
+    assert lake("compactor", "--once").code == 0  # it leaves that one out
+    for arguments in (["compactor", "pond", "--once"], ["ls", "pond/main"], ["repo", "create", "pond"]):
+        result = lake(*arguments)
+        assert result.code == 3
+        assert "`lsmfs repo delete pond` goes on with it" in result.told
+    assert lake.json("repo", "delete", "pond")["repository"] == "pond"
+    assert lake("repos").out.count("\n") == 1
+    assert not (lake.data / "objects/pond").exists() or not list((lake.data / "objects/pond").rglob("*.*"))
+
+
+def test_deleting_a_repository_is_asked_for_on_a_terminal(lake: Lake) -> None:
+    with lake.answering("n", "repo", "delete", "lake") as process:
+        result = lake.finish(process)
+    assert (result.code, result.out) == (6, "")
+    assert "Delete repository lake and everything in it, for good? [y/N]" in result.err
+    assert lake("repos").out.count("\n") == 1

@@ -40,7 +40,7 @@ def test_no_arguments_at_all_show_the_help(capsys: pytest.CaptureFixture[str]) -
     assert run([]) == 2
     assert capsys.readouterr().err.startswith("Usage: lsmfs [OPTIONS]")
     assert run(["branch"]) == 2
-    assert "\n  create  Create a branch" in capsys.readouterr().err
+    assert "\n  create   Create a branch" in capsys.readouterr().err
 
 
 def test_the_common_options_are_taken_before_and_after_the_command(lake: Lake) -> None:
@@ -92,6 +92,15 @@ def test_a_traceback_is_shown_only_if_asked_for(lake: Lake) -> None:
     result = lake("get", "lake/main/none", "--debug")
     assert "Traceback" in result.err
     assert result.err.splitlines()[-1] == "error: 'none' does not exist on 'main'"
+
+
+def test_ctrl_c_while_the_program_is_still_loading_is_one_line(empty: Lake) -> None:
+    (empty.folder / "typer.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)\n"
+    )
+    with empty.start("version", settings={"PYTHONPATH": str(empty.folder)}) as process:
+        result = empty.finish(process)
+    assert (result.code, result.told) == (130, "error: interrupted\n")
 
 
 def test_corrupt_metadata_has_its_own_exit_code(lake: Lake) -> None:

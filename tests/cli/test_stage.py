@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from lsmfs.cli import listings
+from lsmfs.imports.columns import normalised
 from refstore.errors import Invalid
 from tests.cli.support import Lake
 
@@ -164,15 +164,15 @@ def test_stage_tells_of_wrong_arguments(lake: Lake) -> None:
 
 def test_metadata_of_a_listing_is_written_in_one_form() -> None:
     table = pa.table(two(metadata=['{"b": "2",\n "a": "1"}', '{"a":"1","b":"2"}']))
-    assert listings.normalised(table)["metadata"].to_pylist() == ['{"a":"1","b":"2"}'] * 2
+    assert normalised(table)["metadata"].to_pylist() == ['{"a":"1","b":"2"}'] * 2
 
 
 def test_metadata_that_only_joined_would_be_json_is_refused() -> None:
     with pytest.raises(Invalid, match="metadata"):
-        listings.normalised(pa.table(two(metadata=['{"a":"x', 'y"}\n{}'])))
+        normalised(pa.table(two(metadata=['{"a":"x', 'y"}\n{}'])))
 
 
 def test_a_tombstone_says_nothing_but_its_key() -> None:
-    rows = listings.normalised(pa.table(two(kind=["put", "tombstone"], etag=["e", "e"])))
+    rows = normalised(pa.table(two(kind=["put", "tombstone"], etag=["e", "e"])))
     (tomb,) = [row for row in rows.to_pylist() if row["kind"] == 1]
     assert (tomb["address"], tomb["size_bytes"], tomb["etag"]) == ("", 0, "")

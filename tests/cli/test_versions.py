@@ -24,7 +24,8 @@ def test_a_branch_is_created_listed_shown_and_deleted(lake: Lake) -> None:
     assert created == {"repository": "lake", "branch": "dev", "base_commit": base}
     lake.put("b", branch="dev")
     dev, main = lake("branch", "list", "lake", "--json").lines
-    assert dev == {"repository": "lake", "branch": "dev", "base_commit": base, "default": False, "dirty": True}
+    assert (dev["repository"], dev["branch"], dev["base_commit"]) == ("lake", "dev", base)
+    assert (dev["default"], dev["dirty"], dev["hidden"]) == (False, True, False)
     assert (main["branch"], main["default"], main["dirty"]) == ("main", True, False)
     assert (
         lake("branch", "list", "lake").out == f"{base[:12]}  dev  (changes to commit)\n{base[:12]}  main  (default)\n"
@@ -34,8 +35,10 @@ def test_a_branch_is_created_listed_shown_and_deleted(lake: Lake) -> None:
     assert lake.json("branch", "show", "lake/dev") == lake.json("status", "lake/dev")
     gone = lake("branch", "delete", "lake/dev")
     assert gone.out == f"deleted branch lake/dev, it was at {base}\n"
-    assert gone.err == "what was staged on it is gone\n"
+    assert gone.err == "`lsmfs branch restore lake/dev` brings it back\n"
     assert lake("ls", "lake/dev").code == 3
+    assert lake.json("branch", "restore", "lake/dev")["dirty"] is True
+    assert lake("get", "lake/dev/b").out == "b"
 
 
 def test_a_branch_begins_at_any_revision_without_what_is_staged(versions: Lake) -> None:
@@ -140,7 +143,8 @@ MISTAKES = [
     (["branch", "lst", "lake"], 2, "See `lsmfs branch --help`"),
     (["branch", "list", "lake", "--prefix", "\udcff"], 2, "is not UTF-8"),
     (["tag", "create", "lake/v1", "main"], 4, "tag already exists"),
-    (["tag", "create", "lake/v 2", "main"], 2, "is no branch name"),
+    (["tag", "create", "lake/v 2", "main"], 2, "'v 2' is no tag name"),
+    (["tag", "delete", "lake/v~2"], 2, "'v~2' is no tag name"),
     (["tag", "create", "lake/v2"], 2, "Missing argument"),
     (["tag", "create", "lake/v2", "none"], 3, "there is main, v1"),
     (["tag", "delete", "lake/v2"], 3, "there is v1"),
