@@ -19,6 +19,8 @@ from lsmfs.model import Entry
 from refstore.errors import Conflict, DirtyBranch, Invalid, NoChanges, NotFound, Unavailable
 from refstore.records import Branch, RaiseFloor
 from refstore.store import ABSENT, Absent
+from tests.sim import users
+from tests.sim.stored import GROWN
 from tests.sim.truth import BRANCH, REPOSITORY, Content, Operation, Violation
 from tests.sim.world import Client, Profile, World
 
@@ -26,6 +28,7 @@ Actor = Callable[[World, Client], Awaitable[None]]
 
 KEYS = [f"{folder}/{number}".encode() for folder in "ab" for number in range(5)]
 SWAPPED_KEYS = [b"c/0", b"c/1"]  # written under a condition only: a chain of values, each expecting the one before
+GROWN_KEYS = [GROWN + b"0", GROWN + b"1"]  # appended to, and now and then deleted
 GARBAGE_AGE = 2  # generations
 
 
@@ -45,12 +48,15 @@ async def writer(world: World, client: Client) -> None:
 async def _write(world: World, opened: Writer, number: int) -> None:
     rng = world.rng
     await asyncio.sleep(rng.random() * world.weather.profile.spread_seconds)
-    kind = rng.choices(["put", "delete", "swap", "unit"], weights=(6, 3, 3, 1))[0]
+    weights = (6, 3, 3, 1, 4 * world.weather.profile.users)
+    kind = rng.choices(["put", "delete", "swap", "unit", "grow"], weights)[0]
     try:
         if kind == "unit":
             await _stage(world, opened)
         elif kind == "swap":
             await _swap(world, opened)
+        elif kind == "grow":
+            await _grow(world, opened)
         else:
             fresh = kind == "put" and rng.random() < 0.2  # beyond the last key: the last range is the open one
             key = f"d/{number}-{world.truth.version:04}".encode() if fresh else rng.choice(KEYS)
@@ -83,9 +89,19 @@ async def put(world: World, opened: Writer, key: bytes, delete: bool) -> None:
 
 async def _swap(world: World, opened: Writer) -> None:
     key = world.rng.choice(SWAPPED_KEYS)
-    expected = world.truth.states[world.truth.version].get(key) or ABSENT
+    expected = world.truth.main.state.get(key) or ABSENT
     operation = _begin(world, opened, key, False, expected)
     await opened.put(key, _entry(operation), expected)
+    world.truth.acknowledge(operation)
+
+
+async def _grow(world: World, opened: Writer) -> None:
+    key, delete = world.rng.choice(GROWN_KEYS), world.rng.random() < 0.2
+    operation = _begin(world, opened, key, delete)
+    if delete:
+        await opened.delete(key)
+    else:
+        await opened.append(key, f"{operation.etag};".encode())
     world.truth.acknowledge(operation)
 
 
@@ -118,15 +134,19 @@ async def compactor(world: World, client: Client) -> None:
 
 
 async def committer(world: World, client: Client) -> None:
-    truth = world.truth
+    truth, stored = world.truth, world.truth.stored
     while True:
         await _pause(world.rng)
-        began = truth.version
+        began, takes, client.refs.sealed = truth.version, truth.main.takes, None
         try:
             done = await client.repository.commit(BRANCH, "sim", allow_empty=world.rng.random() < 0.1)
-            content = truth.layer(done.commit.metarange)
+            content = stored.layer(done.commit.metarange)
+            if client.refs.sealed is not None:
+                truth.check_committed(client.refs.sealed, done.id)
         except NoChanges:
-            content = truth.layer(truth.commit(truth.head.base_commit).metarange)
+            if truth.main.takes > takes:
+                continue  # an old seal that came back may have been committed alone, by whoever made it
+            content = stored.content(truth.main.record.base_commit)
         except (Unavailable, Conflict):
             continue
         truth.check_read("commit", content, began)
@@ -153,7 +173,7 @@ async def merger(world: World, client: Client) -> None:
 
 async def _merge(world: World, client: Client, name: str) -> None:
     try:
-        await client.repository.merge(name, BRANCH)
+        await client.repository.merge(name, BRANCH, fast_forward=world.rng.random() < 0.5)
     except DirtyBranch:
         with contextlib.suppress(NoChanges):
             await client.repository.commit(BRANCH, "before the merge")
@@ -176,12 +196,12 @@ async def _read(world: World, client: Client) -> None:
         await asyncio.sleep(rng.random() * 1.0)
         began = truth.version
         try:
-            key = rng.choice(KEYS + SWAPPED_KEYS)
-            truth.check_read("get", await _get(client, key), began, key)
+            key = rng.choice(KEYS + SWAPPED_KEYS + GROWN_KEYS)
+            truth.check_read("get", await _get(world, client, key), began, key)
             began = truth.version
             prefix = rng.choice(["", "a/", "b/"])
             page = await repository.list(BRANCH, prefix)
-            found: Content = {key: entry.etag for key, entry in page.items if entry is not None}
+            found: Content = {key: truth.stored.value(key, entry) for key, entry in page.items}
             truth.check_read("list", found, began, prefix.encode())
             seen = await repository.branches.read(BRANCH)
         except Unavailable:
@@ -191,9 +211,9 @@ async def _read(world: World, client: Client) -> None:
         newest = seen.version
 
 
-async def _get(client: Client, key: bytes) -> Content:
+async def _get(world: World, client: Client, key: bytes) -> Content:
     try:
-        return {key: (await client.repository.get(BRANCH, key)).etag}
+        return {key: world.truth.stored.value(key, await client.repository.get(BRANCH, key))}
     except NotFound:
         return {}
 
@@ -213,13 +233,14 @@ async def collector(world: World, client: Client) -> None:
 
 
 async def _sweep(world: World, client: Client, branch: Branch) -> None:
-    live = {*branch.l1, *(name for seal in branch.sealed for name in seal.l1)}
+    aside = [seal for stash in branch.aside.stashes for seal in stash.layers]
+    live = {*branch.l1, *(name for seal in (*branch.sealed, *aside) for name in seal.l1)}
     folder = f"{REPOSITORY}/tables/"
     store = client.repository.store
     names = [info.name.removeprefix(folder).removesuffix(".parquet") async for info in store.list(folder)]
     for name in names:
         old = name not in live and paths.generation_of(name) <= branch.floor - GARBAGE_AGE
-        if old and world.truth.facts(name).get("lsmfs.branch") == BRANCH:
+        if old and world.truth.stored.facts(name).get("lsmfs.branch") == BRANCH:
             await store.delete(paths.layer_path(REPOSITORY, name))
 
 
@@ -234,5 +255,6 @@ def actors_of(profile: Profile) -> list[Actor]:
         *[compactor] * 2,
         *[committer] * 3,
         *[merger] * profile.mergers,
+        *[users.user, users.user, users.brancher, users.brancher, users.transactor] * profile.users,
         collector,
     ]

@@ -13,17 +13,30 @@ import pytest
 
 from compactor import executor
 from lsmfs import paths
-from lsmfs.lsm import boundary, build, view, writer
+from lsmfs.lsm import appends, boundary, build, view, writer
 from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.run import EMPTY_RUN, Run
 from lsmfs.lsm.tables import Tables
 from lsmfs.lsm.writer import Writer
+from lsmfs.transaction import Transaction
 from lsmfs.tree import merger
-from lsmfs.tree.commits import Commit
+from lsmfs.tree.branching import Branching
+from lsmfs.tree.clocks import before
+from lsmfs.tree.commits import Commit, Commits
 from lsmfs.tree.committer import Committed, Committer
 from refstore import refs
-from refstore.errors import Conflict, NoChanges, OutcomeUnknown, Unavailable, WriterUnknown
-from refstore.records import Advance, Append, Branch, Mark, Replace
+from refstore.errors import Conflict, NoChanges, NotFound, OutcomeUnknown, Unavailable, WriterUnknown
+from refstore.records import (
+    Advance,
+    Append,
+    Branch,
+    CommitId,
+    Delete,
+    Mark,
+    Replace,
+    Reset,
+    StashLayers,
+)
 
 replaced = msgspec.structs.replace
 
@@ -251,6 +264,110 @@ def the_last_range_is_never_reopened(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(boundary, "ends_after", lambda key, rows_mean: True)
 
 
+def resets_forget_the_sealed_layers(patch: pytest.MonkeyPatch) -> None:
+    """They look at l1 and l2 alone."""
+    strict = refs._reset
+
+    def lossy(branch: Branch, change: Reset) -> Branch:
+        after = strict(branch, change)
+        return after if after is branch else replaced(after, sealed=branch.sealed)
+
+    patch.setattr(refs, "_reset", lossy)
+
+
+def resets_are_done_again(patch: pytest.MonkeyPatch) -> None:
+    """One whose answer was lost is repeated, and takes what has come since."""
+    strict = refs._reset
+    patch.setattr(
+        refs, "_reset", lambda branch, change: strict(replaced(branch, aside=replaced(branch.aside, write="")), change)
+    )
+
+
+def stashes_forget_the_sealed_layers(patch: pytest.MonkeyPatch) -> None:
+    """What a commit under way had sealed does not come back."""
+    strict = refs._stash
+
+    def lossy(branch: Branch, change: StashLayers) -> Branch:
+        after = strict(branch, change)
+        if after is branch:
+            return branch
+        *others, last = after.aside.stashes
+        stashes = (*others, replaced(last, layers=last.layers[-1:]))
+        return replaced(after, aside=replaced(after.aside, stashes=stashes))
+
+    patch.setattr(refs, "_stash", lossy)
+
+
+def commits_do_not_notice_a_reset(patch: pytest.MonkeyPatch) -> None:
+    """They take the next commit for one that holds their changes, though those were dropped."""
+    moved = Committer._moved
+
+    async def forgetting(self: Committer, before: Branch, error: Conflict | NotFound) -> Branch:
+        branch = await moved(self, before, error)
+        return replaced(branch, aside=replaced(branch.aside, write=before.aside.write))
+
+    patch.setattr(Committer, "_moved", forgetting)
+
+
+def merges_do_not_notice_a_reset(patch: pytest.MonkeyPatch) -> None:
+    """They go on from the old destination, which the branch does not descend from any more."""
+
+    async def forgetting(self: merger.Merger, before: Branch, attempt: int) -> Branch:
+        await asyncio.sleep(0.01 * self._clock.jitter())
+        return await self._branches.read(before.name)
+
+    patch.setattr(merger.Merger, "_after_race", forgetting)
+
+
+def the_log_trusts_the_index(patch: pytest.MonkeyPatch) -> None:
+    """Of several commits with the same place in a line it takes the one with the highest id: a loser's, perhaps."""
+    load = Commits.load_line
+
+    async def trusting(self: Commits, identity: CommitId, limit: int) -> Commit:
+        commit = await load(self, identity, limit)
+        found = await self._index.until(before(commit.clock), 1)
+        return replaced(commit, parents=(max(found), *commit.parents[1:])) if found else commit
+
+    patch.setattr(Commits, "load_line", trusting)
+
+
+def restored_branches_lose_what_was_staged(patch: pytest.MonkeyPatch) -> None:
+    strict = refs._restore
+    patch.setattr(
+        refs, "_restore", lambda branch, name, change: replaced(strict(branch, name, change), l1=(), l2=None, sealed=())
+    )
+
+
+def deleted_branches_are_kept_as_they_were_read(patch: pytest.MonkeyPatch) -> None:
+    """A write between the look and the end of the branch is not restored."""
+
+    async def hurried(self: Branching, name: str, store: Any) -> None:
+        branch = await self._branches.read(name)
+        await self._keep(store, branch)
+        await self.change(name, Delete(incarnation=branch.incarnation))
+
+    patch.setattr(Branching, "delete", hurried)
+
+
+def transactions_fail_with_their_last_step(patch: pytest.MonkeyPatch) -> None:
+    """The hidden branch cannot be deleted: what is published already is called a failure."""
+
+    async def strict(self: Transaction, kind: object, error: object, trace: object) -> None:
+        try:
+            await self.writer.aclose()
+            if error is None:
+                await self._publish()
+        finally:
+            await self._repository.delete_branch(self.branch)
+
+    patch.setattr(Transaction, "__aexit__", strict)
+
+
+def appends_hide_the_appends_below(patch: pytest.MonkeyPatch) -> None:
+    joined = appends.joined
+    patch.setattr(appends, "joined", lambda newest_first, below: joined(newest_first[:1], below))
+
+
 BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     compaction_checks_l2_only: "mixed",
     compaction_clears_l1: "mixed",
@@ -273,5 +390,15 @@ BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     the_last_range_is_never_reopened: "mixed",
     merges_do_not_hold_the_destination: "merges",
     merges_take_the_source_whole: "merges",
+    resets_forget_the_sealed_layers: "users",
+    resets_are_done_again: "users",
+    stashes_forget_the_sealed_layers: "users",
+    commits_do_not_notice_a_reset: "users",
+    merges_do_not_notice_a_reset: "users",
+    the_log_trusts_the_index: "users",
+    restored_branches_lose_what_was_staged: "users",
+    deleted_branches_are_kept_as_they_were_read: "users",
+    transactions_fail_with_their_last_step: "users",
+    appends_hide_the_appends_below: "users",
 }
 """Each with the profile of histories that is made to find its kind."""

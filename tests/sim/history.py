@@ -29,11 +29,13 @@ from refstore.errors import NoChanges
 from tests.sim import loop
 from tests.sim.actors import Actor, actors_of, put
 from tests.sim.truth import BRANCH, REPOSITORY, Violation
+from tests.sim.users import check_restore
 from tests.sim.world import LATE_SECONDS_MAX, PROFILES, SETTINGS, STALL_SECONDS_MAX, Client, Profile, World
 
 STORM_SECONDS = 6.0
 PROGRESS_SECONDS_MAX = 120.0  # of virtual time in perfect weather: thousands of calls
 COMMITS_REBUILT = 4
+LOG_MAX = 1000
 
 
 def run_seed(seed: int, profile: Profile | None = None) -> World:
@@ -87,10 +89,13 @@ async def finish(world: World) -> None:
         await asyncio.wait_for(_progress(world), PROGRESS_SECONDS_MAX)
     except TimeoutError:
         raise Violation(f"no progress within {PROGRESS_SECONDS_MAX:.0f} s after the faults ended") from None
+    if world.weather.profile.users:
+        await check_restore(world)
     if world.truth.violation:
         raise world.truth.violation
     world.truth.check_journal()
     await check_identities(world)
+    await check_logs(world)
 
 
 async def _storm(world: World, actors: list[Actor]) -> None:
@@ -140,8 +145,8 @@ async def _progress(world: World) -> None:
     await _compact_all(repository)
     with contextlib.suppress(NoChanges):
         await repository.commit(BRANCH, "the end")
-    head = truth.head
-    if head.is_dirty or truth.layer(truth.commit(head.base_commit).metarange) != truth.states[truth.version]:
+    head = truth.main.record
+    if head.is_dirty or truth.stored.content(head.base_commit) != truth.main.state:
         raise Violation(f"the last commit does not hold everything: {head}")
 
 
@@ -161,6 +166,14 @@ async def check_identities(world: World) -> None:
         rebuilt = await write_run(Tables(MemoryStore(), REPOSITORY, threads=False), rows, 0, SETTINGS.shape)
         if rebuilt.content_hash() != run.content_hash():
             raise Violation(f"commit {identity}: its metarange depends on its history")
+
+
+async def check_logs(world: World) -> None:
+    """The log of every branch, as a process that knows nothing reads it, is the chain of first parents."""
+    for head in world.truth.heads():
+        found = [identity async for identity, _ in world.client().repository.log(head.name, limit=LOG_MAX)]
+        if found != world.truth.stored.first_parents(head.base_commit):
+            raise Violation(f"the log of {head.name!r} is not its history: {found}")
 
 
 __all__ = ["finish", "run_in", "run_seed"]

@@ -188,7 +188,7 @@ async def scenario(world: SweptWorld) -> None:
     for step in SCENARIO:
         client = await taken(world, client, step)
     world.trap.at = 0
-    assert {key.decode() for key in world.truth.states[world.truth.version]} == CONTENT
+    assert {key.decode() for key in world.truth.main.state} == CONTENT
     await finish(world)
 
 
