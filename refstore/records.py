@@ -189,7 +189,9 @@ class RaiseFloor(Change, frozen=True, tag="floor"):
 
 
 class Delete(Change, frozen=True, tag="delete"):
-    """The branch name's life ends."""
+    """The branch name's life ends; if it is still at that version, if one is given."""
+
+    expected_version: int | None = None
 
 
 class Restore(Change, frozen=True, tag="restore"):

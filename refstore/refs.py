@@ -20,6 +20,7 @@
 | retire  | writer    | append `seq` was not done                                    | writer goes, the fence rises    |
 | floor   | collector | none                                                         | older generations are refused;  |
 |         |           |                                                              | the answer is the live set      |
+| delete  | user      | the version is the expected one, if one is given             | the name has no branch          |
 | restore | user      | the name has no branch                                       | it is as it was when deleted    |
 
 Every change names the incarnation it is meant for. Append, advance, move, retire, floor, create and restore, if done,
@@ -119,6 +120,8 @@ def apply(branch: Branch | None, name: str, change: BranchChange) -> Branch | No
         case RaiseFloor():
             return _raise_floor(branch, change)
         case Delete():
+            if change.expected_version not in (None, branch.version):
+                raise Conflict(f"branch {name!r} is at version {branch.version}, not {change.expected_version}")
             return None
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from lsmfs.tree.changer import BranchChanger
-from refstore.errors import AlreadyExists, BranchReplaced, Corrupt, NotFound
+from refstore.errors import AlreadyExists, BranchReplaced, Conflict, Corrupt, NotFound
 from refstore.records import (
     Branch,
     BranchChange,
@@ -25,11 +25,14 @@ from refstore.records import (
 )
 from refstore.store import Store
 
+DELETE_TRIES_MAX = 10
+
 
 class Deleted(msgspec.Struct, frozen=True):
-    """A branch as it was, and when it was deleted."""
+    """A branch as it was. `number` orders the lives of a name: clocks do not."""
 
     branch: Branch
+    number: int
     deleted_us: int
 
 
@@ -39,19 +42,25 @@ class Branching(BranchChanger):
         return await self.change(name, create)
 
     async def delete(self, name: str, store: Store) -> None:
-        """Keep the record, then end the branch; if it changed in between, keep what it was in the end."""
-        branch = await self._branches.read(name)
-        if not branch.aside.hidden:
-            await self._keep(store, branch)
-        try:
-            last = await self.change(name, Delete(incarnation=branch.incarnation))
-        except (NotFound, BranchReplaced):
-            return  # by us, if an answer was lost, or by somebody else meanwhile
-        if last.version != branch.version and not branch.aside.hidden:
-            await self._keep(store, last)
+        """Keep the record, then end the branch as it was kept; one that is too busy for that ends as it is."""
+        for attempt in range(DELETE_TRIES_MAX):
+            branch = await self._branches.read(name)
+            if not branch.aside.hidden:
+                await self._keep(store, branch)
+            exact = not branch.aside.hidden and attempt < DELETE_TRIES_MAX - 1
+            change = Delete(incarnation=branch.incarnation, expected_version=branch.version if exact else None)
+            try:
+                await self.change(name, change)
+            except (NotFound, BranchReplaced):
+                return  # by us, if an answer was lost, or by somebody else meanwhile
+            except Conflict:
+                continue
+            return
 
     async def _keep(self, store: Store, branch: Branch) -> None:
-        data = encode(Deleted(branch, self._clock.now_us()))
+        others = [each async for each in self.deleted(store, branch.name)]
+        number = max((each.number for each in others if each.branch.incarnation != branch.incarnation), default=0) + 1
+        data = encode(Deleted(branch, number, self._clock.now_us()))
         await self.retrying(lambda: store.set(self._partition, _key(branch), data))
 
     async def deleted(self, store: Store, name: str = "") -> AsyncIterator[Deleted]:
@@ -62,7 +71,7 @@ class Branching(BranchChanger):
                 found.append(msgspec.json.decode(data, type=Deleted))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise Corrupt(f"the record of deleted branch {key!r} cannot be read: {error}") from None
-        for each in sorted(found, key=lambda deleted: (deleted.branch.name, deleted.deleted_us)):
+        for each in sorted(found, key=lambda deleted: (deleted.branch.name, deleted.number)):
             yield each
 
     async def restore(self, name: str, store: Store) -> Branch:

@@ -108,8 +108,8 @@ def raise_floor(floor: int, life: str = LIFE) -> RaiseFloor:
     return RaiseFloor(incarnation=life, floor=floor)
 
 
-def delete(life: str = LIFE) -> Delete:
-    return Delete(incarnation=life)
+def delete(life: str = LIFE, version: int | None = None) -> Delete:
+    return Delete(incarnation=life, expected_version=version)
 
 
 DELETED = Branch(
@@ -238,6 +238,7 @@ HISTORIES: dict[str, list[BranchChange]] = {
         delete("life-2"),
         create("life-4"),
     ],
+    "delete_at_a_version": [create(), append(1), delete(version=1), delete(version=2), delete(version=2)],
     "hidden": [create(hidden=True), append(1), seal(), move("c0", "c1", 1)],
     "fast_forward": [create(), move("c0", "c1", 1, jump=True), move("c1", "c2", 2)],
     "floor": [

@@ -7,7 +7,7 @@ from lsmfs.objectstore.memory import MemoryStore
 from lsmfs.repository import Repository
 from lsmfs.tree.merge import MergeConflict
 from refstore.errors import AlreadyExists, Conflict, DirtyBranch, Invalid, NoChanges, NotFound, OutcomeUnknown
-from refstore.records import Advance, Branch, BranchChange, Reset, StashLayers, TakeStash
+from refstore.records import Advance, Branch, BranchChange, Delete, Reset, StashLayers, TakeStash
 from tests.aio import aio
 from tests.lsm.support import DisturbedRefs, another_client, entry, keys, memory_repository, put_all, visible
 from tests.tree.test_branches import committed, names
@@ -173,6 +173,29 @@ class TestRestore:
             await repository.restore_branch("dev")
         with pytest.raises(NotFound, match="no deleted branch"):
             await repository.restore_branch("never")
+
+    @aio
+    async def test_a_write_that_comes_while_it_is_deleted_and_the_answer_is_lost_comes_back_too(self) -> None:
+        repository = await memory_repository()
+        await repository.create_branch("dev", "main")
+        steps: list[BranchChange] = []
+
+        async def disturb(change: BranchChange, do: object) -> Branch:
+            if not isinstance(change, Delete):
+                return await do()  # type: ignore[operator, no-any-return]
+            if not steps:
+                await put_all(repository, {b"a": entry(1)}, "dev")
+            steps.append(change)
+            branch: Branch = await do()  # type: ignore[operator]
+            if len(steps) == 2:
+                raise OutcomeUnknown("lost")
+            return branch
+
+        client = await another_client(repository, DisturbedRefs(repository.refs, disturb))
+        await client.delete_branch("dev")
+        assert len(steps) == 3
+        await repository.restore_branch("dev")
+        assert await visible(repository, "dev") == {b"a": entry(1)}
 
 
 class TestHidden:
