@@ -132,11 +132,13 @@ async def _bare_update(workspace: Workspace, folder: Path, into: Run, changes: A
 
 
 class Contender(NamedTuple):
-    """What one process that merged tells: when by the machine's clock, and how many ranges it put."""
+    """What one process that merged tells: when by the machine's clock, how many ranges it put, and how often it tried
+    to move the branch."""
 
     started: float
     ended: float
     ranges_put: int
+    tries: int
 
 
 async def measure_contended(workspace: Workspace) -> list[Figure]:
@@ -146,12 +148,13 @@ async def measure_contended(workspace: Workspace) -> list[Figure]:
     names = [f"dev-{number}" for number in range(CONTENDERS)]
     workspace.say("contended-merge: each alone")
     alone = float(np.mean([_span(await _race(workspace, source, [name])) for name in names]))
-    together, written, needed = [], 0, 0
+    together, tries, written, needed = [], 0, 0, 0
     for number in range(min(3, workspace.repeats)):
         workspace.say(f"contended-merge: {number + 1} of {min(3, workspace.repeats)}")
         folder = await workspace.copy(source)
         contenders = await _race_in(folder, names)
         together.append(_span(contenders))
+        tries = max(tries, sum(contender.tries for contender in contenders))
         written += sum(contender.ranges_put for contender in contenders)
         needed += await _ranges_made(folder, names)
     seconds = float(np.median(together))
@@ -161,7 +164,8 @@ async def measure_contended(workspace: Workspace) -> list[Figure]:
     note = (
         f"{seconds / alone:.1f} x one merge alone, {seconds / alone / CONTENDERS:.2f} x for each. A merge keeps one "
         f"processor busy with ranges that nobody else touches, so {CONTENDERS} of them on {processors} take "
-        f"{CONTENDERS / processors:g} x one alone even if none waits or tries again; the ratio is what comes on top"
+        f"{CONTENDERS / processors:g} x one alone even if none waits or tries again; the ratio is what comes on top. "
+        f"They tried {tries} times at most to move the branch"
     )
     against_writes = "ranges of the result that no branch had before"
     return [
@@ -216,14 +220,14 @@ def _merge_in_process(folder: Path, name: str, begin: Any, answers: Any) -> None
 
 async def _merge_at_signal(folder: Path, name: str, wait: Callable[[], object]) -> Contender:
     async with Installation(folder, Configuration(), {}) as installation:
-        store = RangePuts(installation.store)
-        async with await Repository.open(store, installation.refs, REPOSITORY) as repository:
+        store, refs = RangePuts(installation.store), CountedRefs(installation.refs)
+        async with await Repository.open(store, refs, REPOSITORY) as repository:
             await repository.list("main", limit=1)  # a client that is in use, as servers are
             store.count = 0
             wait()
             started = time.perf_counter()
             await repository.merge(name, "main")
-            return Contender(started, time.perf_counter(), store.count)
+            return Contender(started, time.perf_counter(), store.count, refs.calls["change"])
 
 
 class RangePuts(WrapperStore):
