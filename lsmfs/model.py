@@ -16,6 +16,7 @@ INT64_MAX = 2**63 - 1
 METADATA_BYTES_MAX = 8 * 1024  # S3 allows 2 KiB of user metadata; the rest is room for ours
 EXTENTS_MAX = 10_000  # S3's limit of parts: 1 MB of a row, and as many requests to read the object
 MD5 = re.compile(r"[0-9a-f]{32}")
+COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 BRANCH_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 REPOSITORY_NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 
@@ -137,6 +138,8 @@ def check_branch_name(name: str, what: str = "branch") -> str:
         raise Invalid(
             f"{name!r} is no {what} name: use letters, digits, '_', '-' and '.', beginning with a letter, digit or '_'"
         )
+    if COMMIT_ID.fullmatch(name):
+        raise Invalid(f"{name!r} is a commit id, no {what} name: a commit cannot be written to: name a branch")
     return name
 
 

@@ -3,7 +3,6 @@ record last. Whoever calls this again, after a crash or at the same time, goes o
 
 import asyncio
 from collections.abc import Callable
-from itertools import islice
 
 import msgspec
 
@@ -16,6 +15,7 @@ from refstore.refs import Refs
 from refstore.store import Store
 
 DELETES_AT_ONCE = 32
+NAMES_AT_ONCE = 1000  # a page of a bucket
 EVENTS_AT_ONCE = 1000
 KINDS = ("tags", "clocks", "deleted", "imports", "secrets")  # of items, each a partition `<repository>/<kind>`
 
@@ -32,8 +32,7 @@ async def delete_repository(
             await store.delete(f"{name}/{kind}", item.key)
     while events := await refs.events(name, EVENTS_AT_ONCE):
         await refs.trim(name, events)
-    # Twice: a writer may have uploaded something before it was told that its branch is gone.
-    gone = await _delete_objects(objects, f"{name}/", tell) + await _delete_objects(objects, f"{name}/", tell)
+    gone = await _delete_objects(objects, f"{name}/", tell)
     await store.delete(REPOSITORIES, name.encode())
     return gone
 
@@ -51,12 +50,22 @@ async def _delete_branches(refs: Refs, name: str) -> None:
 
 
 async def _delete_objects(objects: ObjectStore, prefix: str, tell: Callable[[int], None] | None) -> int:
+    """Until a look finds nothing: a writer may upload something before it is told that its branch is gone."""
     gone = 0
-    names = [info.name async for info in objects.list(prefix)]
-    waiting = iter(names)
-    while batch := list(islice(waiting, DELETES_AT_ONCE)):
-        await asyncio.gather(*(objects.delete(each) for each in batch))
-        gone += len(batch)
+    while names := await _first_names(objects, prefix):
+        for start in range(0, len(names), DELETES_AT_ONCE):
+            await asyncio.gather(*(objects.delete(each) for each in names[start : start + DELETES_AT_ONCE]))
+        gone += len(names)
         if tell is not None:
-            tell(len(batch))
+            tell(len(names))
     return gone
+
+
+async def _first_names(objects: ObjectStore, prefix: str) -> list[str]:
+    """So few that a repository of millions of objects is deleted in little memory."""
+    names: list[str] = []
+    async for info in objects.list(prefix):
+        names.append(info.name)
+        if len(names) == NAMES_AT_ONCE:
+            break
+    return names

@@ -105,7 +105,7 @@ def test_unusual_entries_that_are_right_are_allowed(entry: Entry) -> None:
     check_entry(entry)
 
 
-@pytest.mark.parametrize("name", ["main", "a", "_x", "9", "feature-1.2_b", "a" * 255])
+@pytest.mark.parametrize("name", ["main", "a", "_x", "9", "feature-1.2_b", "a" * 255, "a" * 63, "a" * 65, "A" * 64])
 def test_branch_names_that_are_allowed(name: str) -> None:
     assert check_branch_name(name) == name
 
@@ -117,6 +117,12 @@ def test_branch_names_that_are_allowed(name: str) -> None:
 def test_branch_names_that_are_not(name: str) -> None:
     with pytest.raises(Invalid, match="no branch name"):
         check_branch_name(name)
+
+
+@pytest.mark.parametrize("what", ["branch", "tag"])
+def test_a_name_that_reads_as_a_commit_id_is_refused(what: str) -> None:
+    with pytest.raises(Invalid, match="is a commit id"):
+        check_branch_name("0123456789abcdef" * 4, what)
 
 
 @pytest.mark.parametrize("name", ["abc", "a-1", "0lake", "a" * 63])

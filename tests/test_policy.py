@@ -1,13 +1,15 @@
 """Read-only repositories, protected branches, and deletion that can be interrupted anywhere."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from lsmfs import policy
+from lsmfs import policy, removal
 from lsmfs.objectstore.faulting import Fault, FaultingStore, Kind
 from lsmfs.objectstore.memory import MemoryStore
+from lsmfs.objectstore.store import ObjectInfo
+from lsmfs.objectstore.wrapper import WrapperStore
 from lsmfs.policy import REPOSITORIES
 from lsmfs.removal import KINDS, delete_repository
 from lsmfs.repository import Repository
@@ -113,6 +115,26 @@ def _failing_at(call: int) -> Callable[[str, str, int], Fault | None]:
     return lambda *_: Fault(Kind.BEFORE) if next(calls) == call else None
 
 
+class LateWriter(WrapperStore):
+    """A store to which somebody uploads one thing more after some deletes."""
+
+    def __init__(self, inner: MemoryStore, after: int) -> None:
+        super().__init__(inner)
+        self.after = after
+        self.deletes = self.looked = 0
+
+    async def delete(self, name: str) -> None:
+        self.deletes += 1
+        await self.inner.delete(name)
+        if self.deletes == self.after:
+            await self.inner.put("repo/aaa-late", b"x")
+
+    async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectInfo]:
+        async for info in self.inner.list(prefix, after):
+            self.looked += 1
+            yield info
+
+
 class TestDeletion:
     @aio
     async def test_everything_of_it_goes_and_the_name_is_free(self) -> None:
@@ -127,6 +149,22 @@ class TestDeletion:
         assert await left(store, refs) == []
         assert len([0 async for _ in other.log("main")]) == 1
         await full(store, refs)
+
+    @aio
+    async def test_objects_go_in_batches_of_names_and_also_those_that_come_meanwhile(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(removal, "NAMES_AT_ONCE", 3)
+        store, refs = MemoryStore(), MemoryRefStore()
+        repository = await full(store, refs)
+        there = len([0 async for _ in store.list("repo/")])
+        heard: list[int] = []
+        late = LateWriter(store, 4)
+        assert await delete_repository(late, refs, refs, "repo", repository.clock, heard.append) == there + 1
+        assert late.deletes == there + 1
+        assert max(heard) == 3
+        assert late.looked <= there + 3 * len(heard)  # a look ends with its batch
+        assert await left(store, refs) == []
 
     @aio
     async def test_interrupted_at_any_call_of_the_object_store_it_is_opened_by_nobody_and_ends_when_repeated(

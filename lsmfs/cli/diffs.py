@@ -11,7 +11,7 @@ from lsmfs.cli.session import Session, command
 from lsmfs.cli.suggest import find_commit, read_branch
 from lsmfs.cli.uri import Uri, check_text, parse_beside, parse_branch, parse_commit
 from lsmfs.repository import Repository
-from lsmfs.tree.diff import NAMES, Difference
+from lsmfs.tree.diff import Difference
 from lsmfs.tree.summary import Summary
 from refstore.errors import Invalid
 
@@ -55,7 +55,7 @@ async def diff(
         if other is not None:
             await note_staged(session, repository, *dict.fromkeys((name, other)))
     if not count:
-        session.note(f"nothing is staged on {name.short}" if other is None else "no differences")
+        session.note(f"nothing is staged on {name.short} that differs" if other is None else "no differences")
 
 
 def _sides(left: str, right: str | None) -> tuple[str, str | None, bool]:
@@ -90,23 +90,7 @@ async def _summaries(
 ) -> dict[str, Summary]:
     if right is not None:
         return await repository.diff_summary(left.ref, right.ref, prefix, delimiter, is_since)
-    groups: dict[str, Summary] = {}
-    async for each in repository.diff_uncommitted(left.ref, prefix):
-        name = _group(each.key.decode(), prefix, delimiter)
-        groups[name] = groups.get(name, Summary()).plus(_counted(each))
-    return groups
-
-
-def _group(path: str, prefix: str, delimiter: str) -> str:
-    if not delimiter:
-        return prefix
-    name, end, _ = path[len(prefix) :].partition(delimiter)
-    return prefix + name + end
-
-
-def _counted(each: Difference) -> Summary:
-    sizes = [0 if entry is None else entry.size_bytes for entry in (each.before, each.after)]
-    return Summary(*(int(each.type == name) for name in NAMES), *sizes)
+    return await repository.uncommitted_summary(left.ref, prefix, delimiter)
 
 
 async def _emit_each(session: Session, found: AsyncIterator[Difference]) -> int:

@@ -102,8 +102,6 @@ async def merge(
 async def _preview(
     session: Session, repository: Repository, branch: Branch, source: Uri, rules: dict[str, str]
 ) -> None:
-    if branch.is_dirty:
-        raise DirtyBranch  # a preview would not mind
     found = await repository.preview_merge(source.ref, branch.name, rules)
     (total,) = found.values() or [Summary()]
     session.emit(total._asdict(), show.summary_text([("", total)]))

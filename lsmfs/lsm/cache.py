@@ -11,8 +11,8 @@ opened file that is removed stays readable to those who have it open.
 import contextlib
 import os
 import re
+import secrets
 import shutil
-import threading
 from pathlib import Path
 
 import msgspec
@@ -55,7 +55,8 @@ class DiskCache:
 
     def add(self, name: str, table: OpenTable, bloom: bytes) -> None:
         """Keep the table. A full disk is no error: the cache just does not grow."""
-        temporary = self.root / f".{name}.{os.getpid()}.{threading.get_ident()}"
+        # Not by the process id: containers that share a folder have equal ones.
+        temporary = self.root / f".{name}.{secrets.token_hex(8)}"
         metadata = {"facts": msgspec.json.encode(dict(table.facts)), "bloom": bloom}
         rows = table.rows.replace_schema_metadata(metadata)
         try:

@@ -6,11 +6,10 @@ Flow of a put:
 3. Conditions, if any, are decided on the view at one version. Refused operations leave the batch.
 4. The batch becomes a Table and is uploaded; what its appends add is one block of bytes, uploaded at the same time.
    Several uploads may be under way.
-5. In the order of the batches, the table's id is appended to the branch. Only then are its puts done.
+5. In the order of the batches, the table's id is appended to the branch, once (`lsm/appender.py`). Only then are its
+   puts done.
 
-An append whose answer is lost is repeated under the same sequence number, so it is done once. If it stays unknown past
-the deadline, the writer settles it (`Retire`): either it was done, or it never will be. Only then does it go on, so
-that an old write cannot appear above a newer one. Nothing is acknowledged early and nothing is dropped silently.
+Nothing is acknowledged early and nothing is dropped silently.
 
 A layer carries its history (`_facts`), so that a lost ref store can be rebuilt from the layers alone: `seen` and
 `number` order it after everything its writer had seen appended, `expected_view` tells a conditional one that may have
@@ -30,6 +29,7 @@ import pyarrow as pa
 from lsmfs import paths
 from lsmfs.clock import Clock
 from lsmfs.lsm import records
+from lsmfs.lsm.appender import Appender, back_off
 from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.build import Shape, write_run
 from lsmfs.lsm.memstore import Addition, Batch, Condition, Layout, Operation, laid_out
@@ -38,23 +38,11 @@ from lsmfs.lsm.view import LayerGone, View, check_moved
 from lsmfs.model import EXTENTS_MAX, Entry, Extent, check_entry, check_extents, key_of
 from lsmfs.objectstore.store import Body
 from lsmfs.settings import WriterSettings
-from refstore.errors import (
-    BranchReplaced,
-    Corrupt,
-    Error,
-    GenerationStale,
-    Invalid,
-    LayersFull,
-    OutcomeUnknown,
-    Unavailable,
-    ViewChanged,
-    WriterUnknown,
-)
-from refstore.records import Append, Branch, Retire, RunId, TableId, WriterId
+from refstore.errors import Corrupt, Error, Invalid, OutcomeUnknown, Unavailable, ViewChanged
+from refstore.records import RunId, TableId
 from refstore.refs import Refs
 from refstore.store import Absent
 
-BACKOFF_MIN, BACKOFF_MAX = 0.005, 1.0
 APPEND_BYTES_MAX = 8 * 1024 * 1024  # held and retried whole, like a small body; more is stored first, as a stream
 LOOK_EVERY = 1000  # batches with appends: a look costs a read, and a writer can pass the limit of extents by so many
 LOOK_KEYS_MAX = 64
@@ -80,14 +68,12 @@ class Writer:
         allow: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._tables = tables
-        self._refs = refs
         self._branches = branches
         self._view = view
         self._name = branch
         self._clock = clock
         self._settings = settings
         self._shape = shape
-        self._actor = actor
         self._allow = allow  # raises if the branch may not be written to; asked before every flush
         self._batch: Batch | None = None
         self._flushes: set[asyncio.Task[None]] = set()
@@ -96,24 +82,26 @@ class Writer:
         self._buffered = 0
         self._queue: deque[asyncio.Future[None]] = deque()  # who waits for room, in the order of arrival
         self._closed = False
-        self._life: Branch | None = None  # the branch as this life opened it
-        self._id = WriterId("")  # of this life
-        self.session = ""  # the id of the first life: one for all layers of this writer
-        self._seq = 0
-        self._unsettled = False  # whether append seq+1 may have been sent without a definite answer
+        self._appender = Appender(
+            refs, branches, tables.repository, branch, clock, settings.deadline_seconds, actor, allow
+        )
         self._batches = 0  # that were closed
-        self._seen = 0  # the newest version of the branch that this writer knows
         self._grown = 0  # batches with appends
         self._full: set[bytes] = set()  # keys found to have so many extents that no more are taken
 
     async def __aenter__(self) -> "Writer":
-        await self._begin_life()
+        await self._appender.begin_life()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    @property
+    def session(self) -> str:
+        """One id for all layers of this writer."""
+        return self._appender.session
 
     async def put(self, key: str | bytes, entry: Entry, expected: str | Absent | None = None) -> None:
         """Write an entry; returns when it is durable and visible. With `expected` (ABSENT, or the etag that must be
@@ -136,7 +124,7 @@ class Writer:
         if len(data) > APPEND_BYTES_MAX:
             raise Invalid(
                 f"{len(data)} bytes are too many for one append, which holds {APPEND_BYTES_MAX}: store them with "
-                "blocks.store_body and append_extents those of its entry"
+                "blocks.Bodies and append_extents those of its entry"
             )
         await self._add(key_of(key), Addition(self._clock.now_us(), data=data))
 
@@ -237,11 +225,11 @@ class Writer:
             self._queue[0].set_result(None)
 
     def _open_batch(self) -> Batch:
-        if self._closed:
-            raise Invalid(f"the writer to branch {self._name!r} is closed: open another one")
-        if self._life is None:
-            raise Invalid("a writer is opened before it is used: async with repository.writer(...) as writer")
-        if self._batch is None:
+        if self._batch is None:  # else both have been looked at: closing closes the batch at once
+            if self._closed:
+                raise Invalid(f"the writer to branch {self._name!r} is closed: open another one")
+            if self._appender.life is None:
+                raise Invalid("a writer is opened before it is used: async with repository.writer(...) as writer")
             self._batch = Batch()
         return self._batch
 
@@ -325,7 +313,7 @@ class Writer:
                     raise
                 if isinstance(error, Unavailable):  # the others say that somebody else has made progress
                     attempt += 1
-                    await self._back_off(attempt)
+                    await back_off(self._clock, attempt)
         for condition, refusal in zip(batch.conditions, refusals, strict=True):
             if refusal is not None and not condition.done.done():
                 condition.done.set_exception(refusal)
@@ -344,16 +332,14 @@ class Writer:
             await self._append(name, operations, batch.number, view.branch.view)
         return refusals
 
-    async def _back_off(self, attempt: int) -> None:
-        await asyncio.sleep(min(BACKOFF_MAX, BACKOFF_MIN * 2**attempt) * (0.5 + self._clock.jitter() / 2))
-
     async def _upload(self, source: Source, number: int, expected_view: int | None = None) -> TableId:
         """Store a layer; its name."""
         if isinstance(source, str):
             return TableId(source)
-        assert self._life is not None
-        generation, unique, facts = self._life.floor, self._clock.new_id(), self._facts(number, expected_view)
-        address = paths.data_path(self._tables.repository, unique)
+        life = self._appender.life
+        assert life is not None
+        generation, unique, facts = life.floor, self._clock.new_id(), self._facts(number, expected_view)
+        address = paths.data_path(self._tables.repository, paths.whole_name(generation, unique))
         layout = await self._tables.compute(laid_out, source, address) if isinstance(source, list) else Layout(source)
         saving = self._save(layout.rows, generation, unique, facts)
         if not layout.block:
@@ -375,117 +361,23 @@ class Writer:
     def _facts(self, number: int, expected_view: int | None) -> dict[str, str]:
         """The layer's history. `number` is the batch's, not the upload's: a conditional batch is uploaded after those
         before it were appended, and so perhaps after those behind it were uploaded."""
-        assert self._life is not None
+        life = self._appender.life
+        assert life is not None
         return {
             "lsmfs.repository": self._tables.repository,
             "lsmfs.branch": self._name,
-            "lsmfs.incarnation": self._life.incarnation,
+            "lsmfs.incarnation": life.incarnation,
             "lsmfs.writer": self.session,
             "lsmfs.number": str(number),
-            "lsmfs.seen": str(self._seen),
+            "lsmfs.seen": str(self._appender.seen),
             "lsmfs.expected_view": "" if expected_view is None else str(expected_view),
             "lsmfs.made_us": str(self._clock.now_us()),
         }
 
     async def _append(self, name: TableId, source: Source, number: int, expected_view: int | None = None) -> None:
-        """Append, or say why not: `OutcomeUnknown` if an answer was lost and nothing has told what became of it."""
-        deadline = self._clock.monotonic() + self._settings.deadline_seconds
-        if self._unsettled:
-            await self._settle(deadline)
-        try:
-            await self._append_until(deadline, name, source, number, expected_view)
-        except (ViewChanged, GenerationStale, OutcomeUnknown):
-            raise  # the first two: a copy of it that is still under way will be refused for the same reason
-        except Error as error:
-            if not self._unsettled:
-                raise
-            raise OutcomeUnknown(f"append to branch {self._name!r}: its answer was lost, and {error}") from None
-
-    async def _append_until(
-        self, deadline: float, name: TableId, source: Source, number: int, expected_view: int | None
-    ) -> None:
-        """Append, repeating what is safe to repeat, until the deadline."""
-        attempt = 0
-        while True:
-            try:
-                await self._append_once(name, expected_view)
-                return
-            except (Unavailable, LayersFull) as error:
-                if self._clock.monotonic() > deadline:
-                    if not self._unsettled:
-                        raise
-                    if await self._settle(deadline + self._settings.deadline_seconds):
-                        return
-                    raise Unavailable(f"append to branch {self._name!r} was not done in time: {error}") from None
-            except WriterUnknown:
-                if self._unsettled or self._clock.monotonic() > deadline:
-                    raise  # unsettled, it stays so: the next append settles it, and begins a new life
-                await self._begin_life()
-                continue  # at once: where many are busy, a life that waits is forgotten before its first append
-            except GenerationStale:
-                if isinstance(source, str):
-                    raise
-                await self._begin_life()
-                name = await self._upload(source, number, expected_view)
-            attempt += 1
-            await self._back_off(attempt)
-
-    async def _append_once(self, name: TableId, expected_view: int | None) -> None:
-        """Ask for append seq+1. While no definite answer has come, it is unsettled, also if this task is cancelled."""
-        assert self._life is not None
-        change = Append(
-            incarnation=self._life.incarnation,
-            actor=self._actor,
-            writer=self._id,
-            seq=self._seq + 1,
-            opened_at=self._life.version,
-            table=name,
-            generation=paths.generation_of(name),
-            expected_view=expected_view,
-        )
-        before, self._unsettled = self._unsettled, True
-        try:
-            branch = await self._refs.change(self._tables.repository, self._name, change)
-        except OutcomeUnknown:
-            raise
-        except Error:
-            self._unsettled = before  # this one was not done; one sent before it may still be
-            raise
-        self._seq, self._unsettled, self._seen = self._seq + 1, False, branch.version
-        self._branches.observe(branch)
-
-    async def _settle(self, deadline: float) -> bool:
-        """Make sure that the append whose answer was lost is done, or never will be; whether it was done."""
-        assert self._life is not None
-        retire = Retire(incarnation=self._life.incarnation, actor=self._actor, writer=self._id, seq=self._seq + 1)
-        while True:
-            try:
-                branch = await self._refs.change(self._tables.repository, self._name, retire)
-                break
-            except Unavailable:
-                if self._clock.monotonic() > deadline:
-                    raise OutcomeUnknown(
-                        f"append to branch {self._name!r}: its answer was lost and the ref store cannot be reached"
-                    ) from None
-                await asyncio.sleep(BACKOFF_MAX * (0.5 + self._clock.jitter() / 2))
-        self._unsettled = False
-        mark = branch.writers.get(self._id)
-        if mark is not None and mark.seq > self._seq:
-            self._seq = mark.seq
-            return True
-        await self._begin_life()
-        return False
-
-    async def _begin_life(self) -> None:
-        """A new writer id, known to nobody, that opens the branch as it is now."""
-        if self._allow is not None:
-            await self._allow()
-        branch = await self._branches.read(self._name)
-        if self._life is not None and branch.incarnation != self._life.incarnation:
-            raise BranchReplaced(f"branch {self._name!r} was deleted and created again: open a new writer")
-        self._life, self._id, self._seq = branch, WriterId(self._clock.new_id()), 0
-        self._unsettled, self._seen = False, branch.version
-        self.session = self.session or self._id
+        """Append the layer; one that the garbage floor has passed is made again, unless it was made elsewhere."""
+        remake = None if isinstance(source, str) else lambda: self._upload(source, number, expected_view)
+        await self._appender.append(name, expected_view, remake)
 
 
 def _conform(table: pa.Table) -> pa.Table:

@@ -31,12 +31,15 @@ def _bytes(text: str) -> bytes:
 
 def _walk(root: bytes, folder: bytes, prefix: bytes, after: bytes) -> Iterator[ObjectInfo]:
     cursor = b""
-    while page := _page(root, folder, cursor, prefix, after):
+    while True:
+        page = _page(root, folder, cursor, prefix, after)
         for key in page:
             if key.endswith(b"/"):
                 yield from _walk(root, folder + key, prefix, after)
             elif info := _info(root, folder + key):
                 yield info
+        if len(page) < PAGE_ENTRIES:
+            return
         cursor = page[-1]
 
 

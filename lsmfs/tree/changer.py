@@ -1,7 +1,8 @@
 """What commits and merges share: changing a branch record until there is an answer, and looking whether it was done.
 
 A change whose answer is lost is repeated: advance and move are answered as done if they were. If others came on top
-since, the repeated one is refused; then the history of the branch tells.
+since, the repeated one is refused; then the history of the branch tells. Where not even that can be read, the caller is
+told that nobody knows (`OutcomeUnknown`), never that nothing was done.
 """
 
 import asyncio
@@ -13,11 +14,10 @@ from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.tables import Tables
 from lsmfs.settings import Settings
 from lsmfs.tree.commits import Commits
+from lsmfs.tree.log import between
 from refstore.errors import OutcomeUnknown, Unavailable
 from refstore.records import Branch, BranchChange, CommitId
 from refstore.refs import Refs
-
-ANCESTORS_SEARCHED_MAX = 256  # commits that may have come on top of ours while its answer was lost
 
 T = TypeVar("T")
 
@@ -34,18 +34,18 @@ class BranchChanger:
         self._settings = settings
 
     async def _is_ancestor(self, name: str, commit: CommitId) -> bool:
-        """Whether the branch has the commit. Its generation is lower than those of all that came on top of it, so the
-        search ends where it would be: after a lost race most often at the first commit looked at."""
-        generation = (await self._commits.load(commit)).generation
-        identity = (await self._branches.read(name)).base_commit
-        for _ in range(ANCESTORS_SEARCHED_MAX):
-            if identity == commit:
-                return True
-            found = await self._commits.load(identity)
-            if found.generation <= generation or not found.parents:
-                return False
-            identity = found.parents[0]
-        return False
+        """Whether the branch has the commit, after a change that was refused: an answer to it may have been lost and
+        others may have come on top since. `OutcomeUnknown` if that cannot be found out."""
+        try:
+            return await self.retrying(lambda: self._look(name, commit))
+        except Unavailable as error:
+            raise OutcomeUnknown(
+                f"branch {name!r}: commit {commit[:12]} may be on it or not, it cannot be read ({error}): look later"
+            ) from error
+
+    async def _look(self, name: str, commit: CommitId) -> bool:
+        base = (await self._branches.read(name)).base_commit
+        return await between(self._commits, commit, base) is not None
 
     async def change(self, name: str, change: BranchChange) -> Branch:
         """Do a change that may be repeated, until it is answered."""

@@ -3,7 +3,11 @@
 A range that both have holds the same records on both sides, and no other range of either has keys within its bounds.
 So what differs lies in the other ranges alone; they are read a window at a time and joined by key, in columns.
 
-Two records are the same if all but their mtime is: writing the same object again is no change.
+Two records are the same if they say the same of an object: its etag, size, content type and metadata. Where its bytes
+are and when they were written is no part of that: putting equal bytes again is no change, and two branches that did it
+agree. An etag names content, also those of others (MD5s, S3's of several parts): equal ones with equal sizes for the
+same key are taken for equal bytes. An empty etag names nothing: then the places of the bytes are compared. `exactly` is
+the other sameness, that of all columns, by which ranges are named.
 """
 
 import asyncio
@@ -23,8 +27,9 @@ from lsmfs.model import Entry
 ADDED, REMOVED, CHANGED = 0, 1, 2
 NAMES = ("added", "removed", "changed")
 ROWS_AT_ONCE = 256  # made into objects without a break: some 5 ms
-SEARCH_SHARE = 16  # so many times fewer keys are found sooner by bisecting than by hashing the table
-COMPARED = [name for name in records.SCHEMA.names if name not in ("key", "mtime")]
+SEARCH_SHARE = 3  # so many times fewer keys are found sooner by bisecting than by hashing the table: measured
+PLACE = ("address", "offset", "extents")  # where an object's bytes are
+CONTENT = tuple(name for name in records.SCHEMA.names if name not in ("key", "mtime", *PLACE))
 _NOTHING = records.from_entries([(b"", None)]).to_pylist()[0]  # what a tombstone says
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -68,7 +73,7 @@ def _without(run: Run, other: Run) -> Run:
 
 
 def differing(left: pa.Table, right: pa.Table, exactly: bool = False) -> tuple[pa.Table, pa.Table]:
-    """Two sorted tables aligned by key, without what is the same; `exactly` compares mtime too."""
+    """Two sorted tables aligned by key, without what is the same; `exactly` compares all columns."""
     left_rows, right_rows = _unmatched(left, right)
     if left_rows.any() or right_rows.any():
         alike = same(_without_rows(left, left_rows), _without_rows(right, right_rows), exactly)
@@ -143,9 +148,18 @@ def _tombstones(keys: Any) -> pa.Table:
 
 
 def same(left: pa.Table, right: pa.Table, exactly: bool = False) -> Flags:
-    """For each row of two aligned tables, whether they say the same; `exactly` compares mtime too."""
+    """For each row of two aligned tables, whether they say the same; `exactly` compares all columns."""
+    if exactly:
+        return _equal(left, right, (*CONTENT, *PLACE, "mtime"))
+    alike = _equal(left, right, CONTENT)
+    unnamed = alike & pc.equal(left["etag"], "").to_numpy()
+    return alike & (~unnamed | _equal(left, right, PLACE)) if unnamed.any() else alike
+
+
+def _equal(left: pa.Table, right: pa.Table, names: Sequence[str]) -> Flags:
+    """For each row of two aligned tables, whether these columns are equal; null equals null."""
     alike = np.ones(len(left), np.bool_)
-    for name in [*COMPARED, "mtime"] if exactly else COMPARED:
+    for name in names:
         mine, theirs = left[name], right[name]
         if mine.null_count == theirs.null_count == len(mine):
             continue

@@ -33,8 +33,3 @@ async def merge_base(left: CommitId, right: CommitId, load: Load) -> CommitId | 
         missing = {parent for commit in level.values() for parent in commit.parents} - waiting.keys()
         waiting |= await load(missing)
     return None
-
-
-async def is_ancestor(ancestor: CommitId, commit: CommitId, load: Load) -> bool:
-    """Whether the commit descends from the other, or is it."""
-    return await merge_base(ancestor, commit, load) == ancestor

@@ -45,7 +45,9 @@ async def between(commits: Commits, older: CommitId, newer: CommitId) -> list[Fo
     """The commits after `older` up to `newer`, newest first; None if that does not descend from it by first parents."""
     found: list[Found] = []
     lowest = (await commits.load(older)).generation
-    async for identity, commit in history(commits, newer, all_parents=False):
+    # Generations rise with every commit: after a lost race, when this is asked most often, it is one.
+    expected = max(1, (await commits.load(newer)).generation - lowest)
+    async for identity, commit in history(commits, newer, all_parents=False, expected=expected):
         if identity == older:
             return found
         if commit.generation <= lowest:

@@ -10,7 +10,8 @@ Flow:
    that comes out as a side has it is that side's, by reference.
 
 What comes out depends on the records of the three runs, not on how they are cut: a record that the destination has
-exactly as the base has it is the source's, even if it differs in mtime alone.
+exactly as the base has it is the source's, even if it differs in mtime or address alone. Sides that put equal content
+(`diff` says what that is) agree, wherever each has its bytes; the destination's record stays.
 
 Repeating a merge that lost its race (the destination moved from D to D') takes its result as source and D as base: what
 only this merge touched is then unchanged on the other side, and step 1 is all there is to do.

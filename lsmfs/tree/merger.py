@@ -24,7 +24,7 @@ from lsmfs.tree.hints import Hint
 from lsmfs.tree.history import merge_base
 from lsmfs.tree.log import between
 from lsmfs.tree.merge import Strategy, merge_runs
-from refstore.errors import BranchReplaced, Conflict, DirtyBranch, Invalid, NoChanges
+from refstore.errors import BranchReplaced, Conflict, DirtyBranch, Invalid, NoChanges, NotFound
 from refstore.records import Branch, CommitId, Move
 
 BACKOFF_SECONDS_MAX = 1.0
@@ -78,21 +78,31 @@ class Merger(BranchChanger):
             return None
         if paths.generation_of(hint.merged) < branch.floor:
             return None  # it may be collected
-        if await between(self._commits, hint.below, branch.base_commit) is None:
-            return None  # the branch was taken elsewhere
-        return await self._run(hint.below), await self._tables.load_run(hint.merged)
+        try:
+            if await between(self._commits, hint.below, branch.base_commit) is None:
+                return None  # the branch was taken elsewhere
+            return await self._run(hint.below), await self._tables.load_run(hint.merged)
+        except NotFound:
+            return None  # it is collected: the work is done again
 
     async def hint(self, source: CommitId, name: str, strategy: Strategy) -> Hint:
-        """Merge so far as nobody sees it, and keep the result."""
-        done = await self.preview(source, name, strategy)
+        """Merge so far as nobody sees it, and keep the result. The branch may have something staged: it is the merge
+        later on that needs it clean."""
+        branch = await self._branches.read(name)
+        base = await self._base(source, branch)
+        done = await self._merged(branch, await self._run(base), await self._run(source), strategy)
         merged = await self._tables.save_run(done.merged, done.branch.floor)
         return Hint(source, name, str(strategy), done.branch.base_commit, merged)
 
     async def preview(self, source: CommitId, name: str, strategy: Strategy) -> Preview:
-        """What a merge would make of the branch; `NoChanges`, `MergeConflict`."""
+        """What a merge would make of the branch; `DirtyBranch`, `NoChanges`, `MergeConflict`, as the merge itself."""
         branch = await self._branches.read(name)
-        base = await self._run(await self._base(source, branch))
-        above, below = await self._run(source), await self._run(branch.base_commit)
+        base = await self._base(source, branch)
+        _check_clean(branch)
+        return await self._merged(branch, await self._run(base), await self._run(source), strategy)
+
+    async def _merged(self, branch: Branch, base: Run, above: Run, strategy: Strategy) -> Preview:
+        below = await self._run(branch.base_commit)
         shape = self._settings.shape
         merged = await merge_runs(self._tables, base, above, below, branch.floor, shape, strategy)
         return Preview(branch, below, merged)
@@ -118,13 +128,8 @@ class Merger(BranchChanger):
         check_words(*words)
         wanted = base, above
         for attempt in range(self._settings.commit_tries_max):
-            if branch.is_dirty:
-                raise DirtyBranch(
-                    f"dirty branch: {branch.name!r} has changes that are not committed: commit them first"
-                )
-            below = await self._run(branch.base_commit)
-            shape = self._settings.shape
-            merged = await merge_runs(self._tables, base, above, below, branch.floor, shape, strategy)
+            _check_clean(branch)
+            _, below, merged = await self._merged(branch, base, above, strategy)
             if not others and merged.content_hash() == below.content_hash():
                 raise NoChanges(f"no changes: branch {branch.name!r} has all of it already")
             try:
@@ -201,3 +206,8 @@ class Merger(BranchChanger):
         if branch.aside.write != before.aside.write:  # after a hard reset the merge base may be another one
             raise Conflict(f"branch {before.name!r} was reset or stashed during the merge: try again")
         return branch
+
+
+def _check_clean(branch: Branch) -> None:
+    if branch.is_dirty:
+        raise DirtyBranch(f"dirty branch: {branch.name!r} has changes that are not committed: commit them first")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from lsmfs.model import COMMIT_ID
 from refstore.errors import Invalid, NotFound
 from refstore.records import CommitId
 
@@ -20,13 +21,11 @@ _STEP = re.compile(r"([~^])([0-9]*)")
 STEPS_MAX = 10_000
 CANDIDATES_SHOWN = 5
 
-_COMMIT_ID = re.compile(r"[0-9a-f]{64}")
-
 Parents = Callable[[CommitId], Awaitable[tuple[CommitId, ...]]]
 
 
 def is_commit_id(text: str) -> bool:
-    return _COMMIT_ID.fullmatch(text) is not None
+    return COMMIT_ID.fullmatch(text) is not None
 
 
 class Revision(NamedTuple):

@@ -1,4 +1,6 @@
-"""A diff as counts and bytes, for all of it or for each directory; in columns, whatever its size."""
+"""A diff as counts and bytes, for all of it or for each directory; in columns, whatever its size.
+
+Made of pairs of tables, as `diff` gives them for two runs and `diff_layers` for what is staged."""
 
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
@@ -24,13 +26,13 @@ class Summary(NamedTuple):
 async def summarise(
     pairs: AsyncIterator[tuple[pa.Table, pa.Table]], prefix: str = "", delimiter: str = ""
 ) -> dict[str, Summary]:
-    """What differs, by directory below the prefix: the path up to the delimiter, or the whole path where there is none.
-    Without a delimiter there is one item, of the prefix."""
+    """What differs, by directory below the prefix: the path up to the delimiter, or the whole path where there is none;
+    in ascending order of their bytes. Without a delimiter there is one item, of the prefix, if anything differs."""
     total: dict[str, Summary] = {}
     async for left, right in pairs:
         for name, part in _summarised(left, right, prefix, delimiter).items():
             total[name] = total.get(name, Summary()).plus(part)
-    return total
+    return dict(sorted(total.items(), key=lambda item: item[0].encode()))
 
 
 def _summarised(left: pa.Table, right: pa.Table, prefix: str, delimiter: str) -> dict[str, Summary]:

@@ -4,6 +4,9 @@
     branch   (repository, name) -> incarnation, version, record
     journal  seq -> repository, branch, incarnation, version, event;   seq only grows, in any process
 
+`application_id` says that a file is ours. Before anything is changed in one, it must be so marked, or be empty, or have
+our tables (releases before the mark did not set it): somebody else's database is left as it is.
+
 The file is in WAL mode, so readers never wait for writers, and `synchronous` is FULL, so a commit is one fsync of the
 log and what is acknowledged survives a power cut. WAL needs shared memory between the processes that use the file:
 it must be on a local disk, not on a network file system.
@@ -20,7 +23,9 @@ from typing import Any, TypeVar
 
 from refstore.errors import Corrupt, Error, Invalid, OutcomeUnknown, Unavailable
 
+APPLICATION_ID = 0x6C736D66  # "lsmf"
 SCHEMA_VERSION = 1
+TABLES = {"item", "branch", "journal"}
 SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE item (partition TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (partition, key));
@@ -32,6 +37,7 @@ CREATE TABLE journal (
     incarnation TEXT NOT NULL, version INTEGER NOT NULL, event BLOB NOT NULL);
 CREATE INDEX journal_by_event ON journal (repository, branch, incarnation, version);
 CREATE INDEX journal_by_repository ON journal (repository, seq);
+PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """
@@ -60,6 +66,7 @@ def connect(path: str) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
+    _check_ours(connection, path)
     _turn_wal_on(connection)
     connection.execute("PRAGMA synchronous = FULL")
     if _version(connection) == 0:
@@ -76,6 +83,28 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
             f"{path} has ref store schema {version}, this program knows {SCHEMA_VERSION}: use the lsmfs release that "
             "wrote it, or another file"
         )
+    if _application(connection) != APPLICATION_ID:  # of a release before the mark
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _check_ours(connection: sqlite3.Connection, path: str) -> None:
+    """`Invalid` for somebody else's database. In one transaction: another process may be making the file."""
+    connection.execute("BEGIN")
+    try:
+        application, version = _application(connection), _version(connection)
+        tables = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
+        names = {name for (name,) in connection.execute(tables)}
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    is_unmarked = application == 0 and (not names or (version > 0 and names >= TABLES))
+    if application == APPLICATION_ID or is_unmarked:
+        return
+    raise Invalid(f"{path} is the database of another program, and is left as it is: name another file for the refs")
+
+
+def _application(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA application_id").fetchone()[0])
 
 
 def _version(connection: sqlite3.Connection) -> int:

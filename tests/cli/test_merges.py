@@ -73,7 +73,7 @@ def test_a_diff_of_what_is_staged_is_counted_like_one_of_commits(parted: Lake) -
 
 def test_diff_of_a_branch_alone_is_what_is_staged(parted: Lake) -> None:
     lake = parted
-    assert lake("diff", "lake/dev").err == "nothing is staged on lake/dev\n"
+    assert lake("diff", "lake/dev").err == "nothing is staged on lake/dev that differs\n"
     lake.put("d/1", branch="dev")
     assert lake("rm", "lake/dev/c").code == 0
     assert lake("diff", "lake/dev").out == "- c  1 bytes\n+ d/1  3 bytes\n"

@@ -10,10 +10,14 @@ from lsmfs.imports.source import Batch, Place
 from lsmfs.imports.state import ImportState
 from lsmfs.lsm import records
 from lsmfs.model import Entry
-from lsmfs.repository import RefStore, Repository
-from refstore.records import Append
+from lsmfs.reader import RefStore
+from lsmfs.repository import Repository
+from refstore.records import Append, Branch
 
 BATCH = 20
+
+Do = Callable[[], Awaitable[Branch]]
+"""The change that a disturbed ref store was asked for."""
 
 
 def entry_of(name: str) -> Entry:
@@ -67,6 +71,10 @@ class ListSource:
 
 def names_of(count: int) -> list[str]:
     return [f"d{number % 7}/f{number:05}" for number in range(count)]
+
+
+SHUFFLED = names_of(300)
+SORTED = sorted(SHUFFLED)
 
 
 async def appended(refs: RefStore, repository: str = "repo") -> list[str]:

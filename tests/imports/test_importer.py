@@ -1,7 +1,6 @@
 """An import is one unit: of anything, of any size, in any order; and it goes on where it was, whoever goes on."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -20,7 +19,7 @@ from refstore.errors import Conflict, Denied, Invalid, NotFound, Unavailable
 from refstore.records import Append, Branch, BranchChange, RaiseFloor, RunId
 from refstore.store import VALUE_BYTES_MAX
 from tests.aio import aio
-from tests.imports.support import ListSource, appended, content, leftovers, names_of, only_state
+from tests.imports.support import SHUFFLED, SORTED, Do, ListSource, appended, content, leftovers, only_state
 from tests.lsm.support import (
     SETTINGS,
     DisturbedRefs,
@@ -33,11 +32,6 @@ from tests.lsm.support import (
 )
 
 pytestmark = pytest.mark.usefixtures("eager")
-
-
-Do = Callable[[], Awaitable[Branch]]
-SORTED = sorted(names_of(300))
-SHUFFLED = names_of(300)
 
 
 @aio

@@ -1,7 +1,6 @@
 """An import is published once, whatever happens, or never, if it is cancelled."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import msgspec
@@ -16,7 +15,7 @@ from refstore.errors import BranchReplaced, Conflict, LayersFull, NotFound, Outc
 from refstore.records import Append, Branch, BranchChange, Create, Delete
 from refstore.refs import L1_TABLES_MAX, WRITERS_MAX
 from tests.aio import aio
-from tests.imports.support import ListSource, appended, content, leftovers, names_of, only_state
+from tests.imports.support import SORTED, Do, ListSource, appended, content, leftovers, only_state
 from tests.lsm.support import (
     SETTINGS,
     DisturbedRefs,
@@ -28,10 +27,6 @@ from tests.lsm.support import (
 )
 
 pytestmark = pytest.mark.usefixtures("eager")
-
-Do = Callable[[], Awaitable[Branch]]
-SORTED = sorted(names_of(300))
-SHUFFLED = names_of(300)
 
 
 # Publishing once

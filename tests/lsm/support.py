@@ -15,7 +15,8 @@ from lsmfs.lsm.tables import Tables
 from lsmfs.model import Entry, Extent
 from lsmfs.objectstore.memory import MemoryStore
 from lsmfs.objectstore.store import ObjectStore
-from lsmfs.repository import RefStore, Repository
+from lsmfs.reader import RefStore
+from lsmfs.repository import Repository
 from lsmfs.settings import Settings, WriterSettings
 from refstore.drivers.memory import MemoryRefStore
 from refstore.records import Branch, BranchChange, Event

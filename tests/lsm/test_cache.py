@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import random
-import threading
+import secrets
 from pathlib import Path
 
 import pyarrow as pa
@@ -175,9 +175,10 @@ def test_a_disk_that_takes_nothing_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which every Linux has")
-def test_a_full_disk_leaves_no_half_written_file(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_half_written_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = DiskCache(tmp_path, LARGE)
-    temporary = cache.root / f".t1.{os.getpid()}.{threading.get_ident()}"
+    monkeypatch.setattr(secrets, "token_hex", lambda count: "known")
+    temporary = cache.root / ".t1.known"
     temporary.symlink_to("/dev/full")  # every write to it fails with "no space left on device"
     add(cache, "t1")
     assert names(cache) == set()

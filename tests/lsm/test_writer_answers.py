@@ -9,7 +9,8 @@ import pytest
 from lsmfs import paths
 from lsmfs.objectstore.counting import CountingStore
 from lsmfs.objectstore.memory import MemoryStore
-from lsmfs.repository import RefStore, Repository
+from lsmfs.reader import RefStore
+from lsmfs.repository import Repository
 from refstore import refs as rules
 from refstore.errors import (
     BranchReplaced,

@@ -17,7 +17,7 @@ import pytest
 
 from refstore.drivers import sqlite_file
 from refstore.drivers.sqlite import SqliteRefStore
-from refstore.drivers.sqlite_file import BATCH_JOBS_MAX, SCHEMA_VERSION
+from refstore.drivers.sqlite_file import APPLICATION_ID, BATCH_JOBS_MAX, SCHEMA_VERSION
 from refstore.errors import Conflict, Corrupt, Invalid, OutcomeUnknown, Unavailable, WriterUnknown
 from refstore.refs import replay
 from tests.aio import aio
@@ -86,6 +86,38 @@ class TestFilesThatCannotBeUsed:
             SqliteRefStore(str(path))
         with closing(sqlite3.connect(path)) as other:
             assert other.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+    @pytest.mark.parametrize(
+        "script",
+        [
+            "CREATE TABLE photo (id INTEGER)",
+            "CREATE TABLE item (id INTEGER); CREATE TABLE branch (id INTEGER)",
+            "CREATE TABLE item (id INTEGER); CREATE TABLE branch (id INTEGER); CREATE TABLE journal (id INTEGER)",
+            "CREATE VIEW one AS SELECT 1",
+            "PRAGMA application_id = 7",
+            f"PRAGMA application_id = 7; PRAGMA user_version = {SCHEMA_VERSION}",
+            f"CREATE TABLE photo (id INTEGER); PRAGMA user_version = {SCHEMA_VERSION}",
+        ],
+    )
+    def test_a_database_of_another_program_is_invalid_and_not_touched(self, path: Path, script: str) -> None:
+        with closing(sqlite3.connect(path)) as other:
+            other.executescript(script)
+        before = path.read_bytes()
+        with pytest.raises(Invalid, match=r"another program.*name another file"):
+            SqliteRefStore(str(path))
+        assert path.read_bytes() == before
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+    @aio
+    async def test_a_database_is_marked_as_ours_also_one_made_before_there_was_a_mark(self, path: Path) -> None:
+        await fill(path)
+        with closing(sqlite3.connect(path)) as second:
+            assert second.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+            second.execute("PRAGMA application_id = 0")
+        async with opened(path) as store:
+            assert (await store.read("r", "b000")).name == "b000"
+        with closing(sqlite3.connect(path)) as second:
+            assert second.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
 
     def test_a_missing_directory_is_unavailable_and_says_so(self, tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="does its directory exist"):

@@ -14,6 +14,7 @@ import pytest
 from compactor import executor
 from lsmfs import paths
 from lsmfs.lsm import appends, boundary, build, view, writer
+from lsmfs.lsm.appender import Appender
 from lsmfs.lsm.branches import BranchReader
 from lsmfs.lsm.run import EMPTY_RUN, Run
 from lsmfs.lsm.tables import Tables
@@ -35,7 +36,10 @@ from refstore.records import (
     Mark,
     Replace,
     Reset,
+    Seal,
+    SealId,
     StashLayers,
+    TakeStash,
 )
 
 replaced = msgspec.structs.replace
@@ -130,40 +134,40 @@ def appends_have_no_sequence(patch: pytest.MonkeyPatch) -> None:
 
 def unknown_appends_are_made_anew(patch: pytest.MonkeyPatch) -> None:
     """The writer guesses that a lost answer means that nothing was done."""
-    once = Writer._append_once
+    once = Appender._append_once
 
-    async def guessing(self: Writer, *arguments: Any) -> None:
+    async def guessing(self: Appender, *arguments: Any) -> None:
         try:
             await once(self, *arguments)
         except OutcomeUnknown as error:
-            await self._begin_life()
+            await self.begin_life()
             raise Unavailable(str(error)) from None
 
-    patch.setattr(Writer, "_append_once", guessing)
+    patch.setattr(Appender, "_append_once", guessing)
 
 
 def dropped_writers_append_again(patch: pytest.MonkeyPatch) -> None:
     """One that was dropped with an answer outstanding opens a new life and appends the same again."""
-    once = Writer._append_once
+    once = Appender._append_once
 
-    async def forgetting(self: Writer, *arguments: Any) -> None:
+    async def forgetting(self: Appender, *arguments: Any) -> None:
         try:
             await once(self, *arguments)
         except WriterUnknown as error:
-            await self._begin_life()
+            await self.begin_life()
             raise Unavailable(str(error)) from None
 
-    patch.setattr(Writer, "_append_once", forgetting)
+    patch.setattr(Appender, "_append_once", forgetting)
 
 
 def unknown_appends_are_not_settled(patch: pytest.MonkeyPatch) -> None:
     """The next append has the sequence number of one that may have been done."""
 
-    async def forget(self: Writer, deadline: float) -> bool:
+    async def forget(self: Appender, deadline: float) -> bool:
         self._unsettled = False
         return False
 
-    patch.setattr(Writer, "_settle", forget)
+    patch.setattr(Appender, "_settle", forget)
 
 
 def failed_uploads_let_later_batches_overtake(patch: pytest.MonkeyPatch) -> None:
@@ -298,6 +302,20 @@ def stashes_forget_the_sealed_layers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(refs, "_stash", lossy)
 
 
+def stashes_come_back_below_what_is_staged(patch: pytest.MonkeyPatch) -> None:
+    """Without the look whether something is staged, and in the wrong order: what has come since hides the stash."""
+    strict = refs._take
+
+    def below(branch: Branch, change: TakeStash) -> Branch:
+        if change.drop or not branch.is_dirty or branch.aside.write == change.write:
+            return strict(branch, change)
+        after = strict(replaced(branch, l1=(), l2=None, sealed=()), change)
+        top = Seal(SealId(after.version), after.l1, after.l2)
+        return replaced(after, l1=branch.l1, l2=branch.l2, sealed=(*after.sealed, top, *branch.sealed))
+
+    patch.setattr(refs, "_take", below)
+
+
 def commits_do_not_notice_a_reset(patch: pytest.MonkeyPatch) -> None:
     """They take the next commit for one that holds their changes, though those were dropped."""
     moved = Committer._moved
@@ -393,6 +411,7 @@ BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     resets_forget_the_sealed_layers: "users",
     resets_are_done_again: "users",
     stashes_forget_the_sealed_layers: "users",
+    stashes_come_back_below_what_is_staged: "users",
     commits_do_not_notice_a_reset: "users",
     merges_do_not_notice_a_reset: "users",
     the_log_trusts_the_index: "users",

@@ -29,7 +29,7 @@ from refstore.errors import NoChanges
 from tests.sim import loop
 from tests.sim.actors import Actor, actors_of, put
 from tests.sim.truth import BRANCH, REPOSITORY, Violation
-from tests.sim.users import check_restore
+from tests.sim.users import check_restore, check_stash
 from tests.sim.world import LATE_SECONDS_MAX, PROFILES, SETTINGS, STALL_SECONDS_MAX, Client, Profile, World
 
 STORM_SECONDS = 6.0
@@ -91,6 +91,7 @@ async def finish(world: World) -> None:
         raise Violation(f"no progress within {PROGRESS_SECONDS_MAX:.0f} s after the faults ended") from None
     if world.weather.profile.users:
         await check_restore(world)
+        await check_stash(world)
     if world.truth.violation:
         raise world.truth.violation
     world.truth.check_journal()

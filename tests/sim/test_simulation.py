@@ -1,4 +1,4 @@
-"""Four hundred simulated histories, and the proof that a seed replays."""
+"""Five hundred simulated histories, and the proof that a seed replays."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from refstore.records import encode
 from tests.sim.history import run_seed
 from tests.sim.truth import REPOSITORY, Violation
 
-SEEDS = 400
+SEEDS = 500
 SEEDS_PER_TEST = 20  # so that two workers share them evenly
 
 

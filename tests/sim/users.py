@@ -3,10 +3,11 @@ delete and restore branches of a few names, while writers, compactors, committer
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from lsmfs.model import Entry
-from refstore.errors import AlreadyExists, Conflict, Invalid, NotFound, OutcomeUnknown, Unavailable
+from refstore.errors import AlreadyExists, Conflict, DirtyBranch, Invalid, NotFound, OutcomeUnknown, Unavailable
 from tests.sim.truth import BRANCH, Content, Violation
 from tests.sim.world import Client, World
 
@@ -180,6 +181,21 @@ async def check_restore(world: World) -> None:
         raise Violation(f"a branch was deleted at version {life.version}, and is restored as it was before")
 
 
+async def check_stash(world: World) -> None:
+    """In perfect weather, a stash does not come back while something is staged, and then lies above it: the truth
+    looks at what each take does."""
+    repository = world.client().repository
+    await repository.create_branch("stashed", BRANCH)
+    async with repository.writer("stashed") as opened:
+        await opened.put("u/0", side_entry(world))
+        await repository.stash("stashed", "sim")
+        await opened.put("u/0", side_entry(world))
+    with contextlib.suppress(DirtyBranch):
+        await repository.pop_stash("stashed")
+    await repository.commit("stashed", "before")
+    await repository.pop_stash("stashed")
+
+
 async def write_on(world: World, client: Client, name: str) -> None:
     """Until there is no such branch."""
     while True:
@@ -189,4 +205,4 @@ async def write_on(world: World, client: Client, name: str) -> None:
             return
 
 
-__all__ = ["brancher", "check_restore", "transactor", "user"]
+__all__ = ["brancher", "check_restore", "check_stash", "transactor", "user"]

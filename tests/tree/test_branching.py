@@ -2,6 +2,7 @@
 
 import pytest
 
+from lsmfs import paths
 from lsmfs.objectstore.counting import CountingStore
 from lsmfs.objectstore.memory import MemoryStore
 from lsmfs.repository import Repository
@@ -309,6 +310,42 @@ class TestMergeOptions:
         assert len(commit.parents) == 2
         found = await visible(repository)
         assert (found[b"k00900a"], found[b"k00900b"], found[b"k01900"]) == (entry(2), entry(3), entry(4))
+
+    @pytest.mark.parametrize("gone", ["run", "commit"])
+    @aio
+    async def test_a_hint_whose_run_or_commit_is_collected_is_not_used(self, gone: str) -> None:
+        repository = await memory_repository()
+        await committed(repository, {b"a": entry(1)})
+        await repository.create_branch("dev", "main")
+        await committed(repository, {b"b": entry(2)}, "dev")
+        below = await committed(repository, {b"c": entry(3)})
+        text = await repository.merge_hint("dev", "main")
+        hint = await repository.hints.read(text)
+        if gone == "commit":  # the branch was taken elsewhere, and the hint's commit is on nothing any more
+            await repository.hard_reset("main", "main~")
+            await committed(repository, {b"d": entry(4)})
+            await repository.store.delete(paths.commit_path("repo", below))
+        else:
+            await repository.store.delete(paths.layer_path("repo", hint.merged))
+        client = await another_client(repository)
+        await client.merge("dev", "main", hint=text)
+        assert set(await visible(repository)) == {b"a", b"b", b"c" if gone == "run" else b"d"}
+
+    @aio
+    async def test_a_preview_refuses_what_the_merge_refuses(self) -> None:
+        repository = await memory_repository()
+        await repository.create_branch("dev", "main")
+        with pytest.raises(NoChanges):
+            await repository.preview_merge("dev", "main")
+        await committed(repository, {b"a": entry(1)}, "dev")
+        await put_all(repository, {b"b": entry(1)})
+        for verb in (repository.preview_merge, repository.merge):
+            with pytest.raises(DirtyBranch, match="dirty branch"):
+                await verb("dev", "main")
+        hint = await repository.merge_hint("dev", "main")  # work ahead may be done: the merge itself looks again
+        await repository.commit("main", "staged")
+        await repository.merge("dev", "main", hint=hint)
+        assert set(await visible(repository)) == {b"a", b"b"}
 
     @aio
     async def test_a_hint_of_another_merge_is_not_used_and_a_forged_one_is_refused(self) -> None:

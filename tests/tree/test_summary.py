@@ -12,7 +12,7 @@ from lsmfs.lsm.records import beyond
 from lsmfs.lsm.run import EMPTY_RUN, Run
 from lsmfs.lsm.tables import Tables
 from lsmfs.model import Entry
-from lsmfs.tree.diff import diff
+from lsmfs.tree.diff import diff, diff_layers
 from lsmfs.tree.summary import Summary, summarise
 from tests.lsm.support import entry, memory_tables, rows_of
 
@@ -54,6 +54,37 @@ def test_a_summary_counts_what_a_walk_over_all_keys_counts(
         pairs: AsyncIterator[tuple[pa.Table, pa.Table]] = diff(
             tables, await run_of(tables, left), await run_of(tables, right), start, beyond(start)
         )
-        assert await summarise(pairs, prefix, delimiter) == counted(left, right, prefix, delimiter)
+        expected = counted(left, right, prefix, delimiter)
+        found = await summarise(pairs, prefix, delimiter)
+        assert list(found.items()) == sorted(expected.items(), key=lambda item: item[0].encode())
+
+    asyncio.run(check())
+
+
+CHANGES = st.dictionaries(NAMES.map(str.encode), st.none() | st.integers(0, 9).map(entry), max_size=12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(CONTENTS, CHANGES, CHANGES, st.sampled_from(["", "a", "a/"]), st.sampled_from(["", "/", "."]))
+def test_a_summary_of_what_is_staged_counts_what_the_layers_change_of_the_commit(
+    base: dict[bytes, Entry],
+    older: dict[bytes, Entry | None],
+    newer: dict[bytes, Entry | None],
+    prefix: str,
+    delimiter: str,
+) -> None:
+    async def check() -> None:
+        tables, shape = memory_tables(), Shape(4, 1 << 20)
+        layers = [
+            await tables.save_table(rows_of(changes), 0, f"{number:032x}", {})
+            for number, changes in enumerate((newer, older))
+            if changes
+        ]
+        start = prefix.encode()
+        pairs = diff_layers(tables, await run_of(tables, base), layers, shape, start, beyond(start))
+        after = {key: value for key, value in {**base, **older, **newer}.items() if value is not None}
+        expected = counted(base, after, prefix, delimiter)
+        found = await summarise(pairs, prefix, delimiter)
+        assert list(found.items()) == sorted(expected.items(), key=lambda item: item[0].encode())
 
     asyncio.run(check())
