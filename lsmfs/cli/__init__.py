@@ -16,6 +16,7 @@ from lsmfs.cli import (
     objects,
     repos,
     repositories,
+    server,
     services,
     staged,
     tags,
@@ -40,7 +41,21 @@ def root(context: typer.Context, data: DataOption = None, json: JsonOption = Fal
     context.obj = Session(data, json, debug)
 
 
-for part in (repositories, repos, objects, folders, imports, branches, staged, history, diffs, merges, tags, services):
+for part in (
+    repositories,
+    repos,
+    objects,
+    folders,
+    imports,
+    branches,
+    staged,
+    history,
+    diffs,
+    merges,
+    tags,
+    services,
+    server,
+):
     part.add_to(app)
 
 

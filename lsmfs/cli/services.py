@@ -7,7 +7,6 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,67 +16,21 @@ import typer
 from lsmfs.cli import logs, metrics
 from lsmfs.cli.exits import FAILED
 from lsmfs.cli.session import Session, command
-from lsmfs.cli.suggest import open_repository
+from lsmfs.cli.suggest import check_repository
 from lsmfs.cli.uri import looks_like_uri
-from lsmfs.installation import Installation
 from lsmfs.repository import Repository
+from lsmfs.server.services import repeating
 from refstore.errors import Error, Invalid, NotFound
 
 if TYPE_CHECKING:
     from compactor.daemon import Daemon
+    from compactor.watched import Watched
 
 log = structlog.get_logger("compactor")
 
 PREFIX = "lsmfs_compactor"
 # Below, a daemon with nothing to do would only spin, and hear no signal while it does.
 INTERVAL_SECONDS_MIN = 0.01
-
-
-class Watched:
-    """The repositories a compactor looks at: those named, or all there are, also those that come later."""
-
-    def __init__(self, installation: Installation, names: list[str]) -> None:
-        self._installation = installation
-        self._names = names
-        self._open: dict[str, Repository] = {}
-        self._removals: dict[str, asyncio.Task[None]] = {}
-
-    async def refresh(self) -> list[Repository]:
-        names = self._names or await self._all()
-        for name in self._open.keys() - names:
-            await self._open.pop(name).aclose()
-        for name in names:
-            if name not in self._open:
-                await self._add(name)
-        return [self._open[name] for name in names if name in self._open]
-
-    async def _add(self, name: str) -> None:
-        try:
-            self._open[name] = await open_repository(self._installation, name)
-        except NotFound:
-            if name in self._names:
-                raise  # else it went between the list and now
-
-    async def _all(self) -> list[str]:
-        records = [record async for record in self._installation.records()]
-        for record in records:
-            if record.deleting and (record.name not in self._removals or self._removals[record.name].done()):
-                self._removals[record.name] = asyncio.ensure_future(self._remove(record.name))
-        return [record.name for record in records if not record.deleting]
-
-    async def _remove(self, name: str) -> None:
-        """Somebody began to delete it: see to it that it ends."""
-        try:
-            log.info("deleted", repository=name, objects=await self._installation.delete(name))
-        except Error as error:  # the next look tries again
-            log.warning("not deleted yet", repository=name, error=str(error))
-
-    async def aclose(self) -> None:
-        for removal in self._removals.values():
-            removal.cancel()  # it goes on where it was
-        await asyncio.gather(*self._removals.values(), return_exceptions=True)
-        for repository in self._open.values():
-            await repository.aclose()
 
 
 async def compactor(
@@ -107,12 +60,15 @@ async def compactor(
     """
     from compactor.daemon import Daemon
     from compactor.planner import Triggers
+    from compactor.watched import Watched
 
     for name in repositories or []:
         if looks_like_uri(name) or "/" in name:
             raise Invalid(f"{name!r} is no repository name: say `lsmfs compactor NAME`, without lsmfs:// and branch")
     triggers = Triggers(tables_min=tables_min, bytes_min=bytes_min, age_seconds=age)
     async with session.installation() as installation:
+        for name in repositories or []:
+            await check_repository(installation, name)
         watched = Watched(installation, repositories or [])
         async with contextlib.aclosing(watched):
             daemon = Daemon(await watched.refresh(), triggers, interval)
@@ -123,7 +79,7 @@ async def compactor(
     return FAILED if once and daemon.metrics.errors else 0
 
 
-async def _run(daemon: "Daemon", watched: Watched, once: bool, file: Path | None, port: int | None) -> None:
+async def _run(daemon: "Daemon", watched: "Watched", once: bool, file: Path | None, port: int | None) -> None:
     stop = _stop_on_signals()
 
     def snapshot() -> str:
@@ -143,7 +99,7 @@ async def _run(daemon: "Daemon", watched: Watched, once: bool, file: Path | None
             bound = await stack.enter_async_context(metrics.served(port, snapshot))
             log.info("metrics", address=f"http://{metrics.HOST}:{bound}/metrics")
         for work in (refresh, write):
-            stack.enter_context(_repeating(daemon.interval_seconds, work))
+            await stack.enter_async_context(repeating(daemon.interval_seconds, work))
         if once:
             while not stop.is_set() and await daemon.round():
                 pass
@@ -165,25 +121,6 @@ def _stop_on_signals() -> asyncio.Event:
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread: its owner has the signals
             loop.add_signal_handler(number, heard, number)
     return stop
-
-
-@contextlib.contextmanager
-def _repeating(seconds: float, work: Callable[[], Awaitable[None]]) -> Iterator[None]:
-    """The work, again and again while inside. What fails is logged, and tried again."""
-
-    async def repeat() -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await work()
-            except Error as error:
-                log.warning("failed", what=work.__name__, error=str(error))
-
-    task = asyncio.ensure_future(repeat())
-    try:
-        yield
-    finally:
-        task.cancel()
 
 
 async def compact_all(repository: Repository, branch: str) -> int:
