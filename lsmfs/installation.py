@@ -21,14 +21,17 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from lsmfs import borrowers, paths
 from lsmfs.clock import Clock, SystemClock
 from lsmfs.lsm.cache import DiskCache
+from lsmfs.model import check_repository_name
 from lsmfs.objectstore.open import open_store
 from lsmfs.objectstore.retrying import RetryingStore
 from lsmfs.objectstore.store import ObjectStore
-from lsmfs.policy import REPOSITORIES, RepositoryRecord, decode_record
+from lsmfs.policy import REPOSITORIES, Policy, RepositoryRecord, decode_record, read_record
+from lsmfs.reader import RefStore
 from lsmfs.removal import delete_repository
-from lsmfs.repository import RefStore, Repository
+from lsmfs.repository import Repository
 from lsmfs.settings import Settings
 from refstore.drivers.bucket import BucketRefStore
 from refstore.errors import AlreadyExists, Denied, Error, Invalid, NotFound, Unavailable
@@ -37,6 +40,7 @@ from refstore.open import open_refstore
 FILE = "lsmfs.json"
 VERSION = 1
 BUCKET_REFS = "bucket"
+PROBE = "probe"  # the data file that a repository's own storage is tried with
 CLOUD_SCHEMES = ("s3", "gs", "az")
 
 
@@ -80,13 +84,24 @@ class Installation:
             for store in (self.store, *self._foreign.values()):
                 await store.aclose()
 
-    async def create(self, name: str, default_branch: str = "main", settings: Settings | None = None) -> Repository:
-        """A new repository; `AlreadyExists`."""
-        return await Repository.create(self.store, self.refs, name, default_branch, self.clock, settings, self.disk)
+    async def create(
+        self, name: str, default_branch: str = "main", settings: Settings | None = None, storage: str = ""
+    ) -> Repository:
+        """A new repository, with everything it stores at the URL `storage` if there is one; `AlreadyExists`."""
+        if storage:
+            _check_lasting(storage)
+            _check_apart(_filled(storage, self.folder), self.store_url)
+        store = self._store_at(storage)
+        if storage and await self.refs.get(REPOSITORIES, name.encode()) is None:
+            await _check_usable(store, check_repository_name(name), storage)
+        return await Repository.create(
+            store, self.refs, name, default_branch, self.clock, settings, self.disk, storage=storage
+        )
 
     async def repository(self, name: str, settings: Settings | None = None) -> Repository:
         """The repository of that name; `NotFound`."""
-        return await Repository.open(self.store, self.refs, name, self.clock, settings, self.disk)
+        store = await self._store_of(name)
+        return await Repository.open(store, self.refs, name, self.clock, settings, self.disk)
 
     async def names(self) -> AsyncIterator[str]:
         """The names of all repositories, ascending."""
@@ -99,11 +114,43 @@ class Installation:
             yield decode_record(item.key.decode(), item.value)
 
     async def delete(self, name: str, tell: Callable[[int], None] | None = None) -> int:
-        """Delete a repository with everything in it, or go on with that; how many objects went. `NotFound`."""
-        return await delete_repository(self.store, self.refs, self.refs, name, self.clock, tell)
+        """Delete a repository with everything in it, or go on with that; how many objects went. `NotFound`, `Denied` if
+        objects of others refer to its bytes."""
+        record, _ = await read_record(self.refs, name)
+        if not record.deleting:
+            await self._begin_deletion(record)
+        await borrowers.forget(self.refs, name)
+        return await delete_repository(self._store_at(record.storage), self.refs, self.refs, name, self.clock, tell)
+
+    async def _begin_deletion(self, record: RepositoryRecord) -> None:
+        """Mark it, so that nobody opens it or borrows from it; somebody may have done so just before."""
+        await borrowers.check_unborrowed(self.refs, record.name)
+        policy = Policy(self.refs, record, self.clock)
+        await policy.change(lambda known: msgspec.structs.replace(known, deleting=True))
+        try:
+            await borrowers.check_unborrowed(self.refs, record.name)
+        except Denied:
+            await policy.change(lambda known: msgspec.structs.replace(known, deleting=False))
+            raise
+
+    async def lend(self, lender: RepositoryRecord, borrower: RepositoryRecord) -> None:
+        """Entries of the borrower may refer to bytes of the lender from now on, which is not deleted before it."""
+        await borrowers.lend(self.refs, lender, borrower)
+
+    def storage_url(self, record: RepositoryRecord) -> str:
+        """Where a repository's objects are."""
+        return _filled(record.storage, self.folder) if record.storage else self.store_url
+
+    async def _store_of(self, name: str) -> ObjectStore:
+        record, _ = await read_record(self.refs, name)
+        return self._store_at(record.storage)
+
+    def _store_at(self, storage: str) -> ObjectStore:
+        return self.foreign(_filled(storage, self.folder)) if storage else self.store
 
     def foreign(self, url: str) -> ObjectStore:
-        """A store that entries refer to and that is not ours, for reading; closed with the installation."""
+        """Another store than the installation's own, opened once: what a repository has for itself, or what entries
+        refer to; closed with the installation."""
         if url not in self._foreign:
             self._foreign[url] = self._open_store(url)
         return self._foreign[url]
@@ -122,8 +169,7 @@ class Installation:
 def create_installation(folder: Path, configuration: Configuration) -> None:
     """Write lsmfs.json, whole or not at all; `AlreadyExists` if there is one."""
     for url in (configuration.store, configuration.refs):
-        if urlsplit(url).scheme == "mem":
-            raise Invalid("mem:// is gone when the command ends: use file://, s3://, gs:// or az://")
+        _check_lasting(url)
     text = msgspec.json.format(msgspec.json.encode(configuration), indent=2) + b"\n"
     path, temporary = folder / FILE, folder / f".{FILE}.{os.getpid()}"
     try:
@@ -170,6 +216,28 @@ def without_password(url: str) -> str:
     """The URL as it may be shown."""
     password = urlsplit(url).password
     return url.replace(f":{password}@", ":***@") if password else url
+
+
+def _check_lasting(url: str) -> None:
+    if urlsplit(url).scheme == "mem":
+        raise Invalid("mem:// is gone when the command ends: use file://, s3://, gs:// or az://")
+
+
+def _check_apart(storage: str, store: str) -> None:
+    """One store within another would have the names of some other repository."""
+    here, there = urlsplit(storage), urlsplit(store)
+    one, other = (f"{url.path.rstrip('/')}/" for url in (here, there))
+    is_within = one != other and (one.startswith(other) or other.startswith(one))
+    if (here.scheme, here.netloc) == (there.scheme, there.netloc) and is_within:
+        raise Invalid(f"{storage} and {store}, which the installation has, are one within the other: choose another")
+
+
+async def _check_usable(store: ObjectStore, name: str, storage: str) -> None:
+    """Before there is a record: what we cannot write to is told now, and no objects of others are taken over."""
+    async for info in store.list(f"{name}/"):
+        raise AlreadyExists(f"{without_password(storage)} has objects of a repository {name!r} already: {info.name}")
+    await store.put(paths.data_path(name, PROBE), b"")
+    await store.delete(paths.data_path(name, PROBE))
 
 
 def _filled(url: str, folder: Path) -> str:

@@ -5,7 +5,8 @@
     <repository>/ranges/<range file>.parquet   g<generation>-<content hash>-<size>-<digest>
     <repository>/runs/<run id>.parquet         r<generation>-<content hash>
     <repository>/commits/<commit id>.json
-    <repository>/data/<unique>
+    <repository>/data/<data file>              b<generation>-<sha-256>-<size>            a block, named by its content
+                                               d<generation>-<unique>                   a body, or a pack of small ones
 
 `generation` is the garbage collection floor that the maker saw. `digest` is the XXH3-128 of the file's bytes and
 `size` their number, so a reference alone says what must be found behind it. A content hash is of logical content.
@@ -79,5 +80,42 @@ def parse_commit_path(repository: str, path: str) -> CommitId:
     return CommitId(path.removeprefix(f"{repository}/commits/").removesuffix(".json"))
 
 
-def data_path(repository: str, unique: str) -> str:
-    return f"{repository}/data/{unique}"
+EMPTY = "empty"  # the data file of an object without bytes; it is never stored
+_BLOCK = re.compile(r"b([0-9a-f]+)-([0-9a-f]{64})-([0-9a-f]+)")
+_WHOLE = re.compile(r"d([0-9a-f]+)-([0-9a-zA-Z]+)")
+
+
+class Block(NamedTuple):
+    """What the name of a block says."""
+
+    generation: int
+    digest: str
+    size_bytes: int
+
+
+def block_name(generation: int, digest: str, size_bytes: int) -> str:
+    return f"b{generation:x}-{digest}-{size_bytes:x}"
+
+
+def whole_name(generation: int, unique: str) -> str:
+    return f"d{generation:x}-{unique}"
+
+
+def data_path(repository: str, name: str) -> str:
+    """Where the bytes of objects are."""
+    return f"{repository}/data/{name}"
+
+
+def parse_block(address: str) -> Block | None:
+    """What an address says of its bytes, if they are a block."""
+    match = _BLOCK.fullmatch(address.rpartition("/data/")[2])
+    return Block(int(match[1], 16), match[2], int(match[3], 16)) if match else None
+
+
+def data_generation(address: str) -> int:
+    """The garbage collection floor that the maker of these bytes saw."""
+    name = address.rpartition("/data/")[2]
+    match = _BLOCK.fullmatch(name) or _WHOLE.fullmatch(name)
+    if match is None:
+        raise Corrupt(f"{address!r} is no address of ours")
+    return int(match[1], 16)

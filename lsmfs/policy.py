@@ -38,6 +38,7 @@ class RepositoryRecord(msgspec.Struct, frozen=True):
     deleting: bool = False
     metadata: dict[str, str] = {}
     rules: tuple[Rule, ...] = ()
+    storage: str = ""  # the URL of its own store; none: the installation's
 
 
 async def read_record(store: Store, name: str) -> tuple[RepositoryRecord, bytes]:

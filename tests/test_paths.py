@@ -53,6 +53,31 @@ def test_every_kind_has_its_folder() -> None:
     assert paths.data_path("lake", "abc") == "lake/data/abc"
 
 
+@given(st.integers(0, 2**40), HASHES, st.integers(0, 2**40))
+def test_the_address_of_a_block_says_back_what_it_was_made_of(generation: int, digest: str, size: int) -> None:
+    address = paths.data_path("data", paths.block_name(generation, digest, size))
+    assert paths.parse_block(address) == (generation, digest, size)
+    assert paths.data_generation(address) == generation
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**100 - 1))
+def test_the_address_of_other_bytes_says_back_its_generation_and_is_no_block(generation: int, bits: int) -> None:
+    address = paths.data_path("lake", paths.whole_name(generation, id_of(bits)))
+    assert paths.data_generation(address) == generation
+    assert paths.parse_block(address) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", paths.EMPTY, "abc", "b0", f"b0-{'0' * 63}-1", f"b0-{'0' * 64}-", f"b0-{'0' * 64}-1\n", f"B0-{'0' * 64}-1",
+     f"b-1-{'0' * 64}-1", f"b0-{'0' * 64}-1/data", "d0-", "d-a", "d0-a\n", "d0-../x", "d0-a/b", "x/data/../d0-a"],
+)  # fmt: skip
+def test_what_is_no_data_file_of_ours_is_corrupt(name: str) -> None:
+    assert paths.parse_block(f"lake/data/{name}") is None
+    with pytest.raises(Corrupt, match="no address of ours"):
+        paths.data_generation(f"lake/data/{name}")
+
+
 BAD = ["", "t", "x", "t-", "t0-a-1-0", f"T0-a-1-{'0' * 32}", f"t0-A-1-{'0' * 32}", f"t0-a-1-{'0' * 32}\n",
        f"t0-../x-1-{'0' * 32}", f"t-1-a-1-{'0' * 32}", "r0-" + "0" * 63, "r0-" + "0" * 65, "r-" + "0" * 64,
        "r0-" + "G" * 64, "r0-" + "0" * 64 + "\n"]  # fmt: skip

@@ -1,96 +1,69 @@
-"""The data path: bodies into the object store, and back.
+"""Bodies out of the object store: an entry's extents one after the other, or a span of them.
 
-A body becomes one object under a new name, so nothing is ever replaced and an entry's bytes never change. Memory is
-bounded: a small body is held whole, which lets its put be retried; a larger one is streamed. The etag is the MD5 of
-the body, computed as it passes.
-
-An address is a name in the installation's own store, or a URL of somebody else's object (staged from a listing).
-What is read back from our own store is compared with its size and MD5, of an object that was appended to extent by
-extent: `Corrupt` if they differ.
+An address is a name in the repository's own store, or a URL of somebody else's object (staged from a listing). What is
+read whole from our own store is compared with what its name or its entry says (SHA-256 of a block, MD5 otherwise) and
+with its size: `Corrupt` if they differ, told after the last byte. A part of an extent cannot be compared.
 """
 
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import groupby
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
 
 from lsmfs import paths
-from lsmfs.clock import Clock
+from lsmfs.blocks.addresses import locate
+from lsmfs.blocks.digests import Digest
 from lsmfs.model import MD5, Entry, Extent
 from lsmfs.objectstore.store import ObjectStore, Span
 from refstore.errors import Corrupt, Invalid, NotFound
 
-HELD_BYTES_MAX = 8 * 1024 * 1024  # a body up to this is one retried put; S3's parts are of this size too
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
 SMALL_BYTES_MAX, SMALL_AT_ONCE = 256 * 1024, 16  # extents up to this are read so many at once: 4 MiB
 
 
-async def store_body(
-    store: ObjectStore,
-    repository: str,
-    body: AsyncIterator[bytes],
-    clock: Clock,
-    content_type: str | None = None,
-    metadata: dict[str, str] | None = None,
-) -> Entry:
-    """Store the body under a new name; the entry that describes it."""
-    name = paths.data_path(repository, clock.new_id())
-    digest, size = hashlib.md5(usedforsecurity=False), 0
-
-    async def passing() -> AsyncIterator[bytes]:
-        nonlocal size
-        async for piece in body:
-            digest.update(piece)
-            size += len(piece)
-            yield piece
-
-    pieces = passing()
-    held = [piece async for piece in _up_to(pieces, HELD_BYTES_MAX)]
-    if size <= HELD_BYTES_MAX:
-        await store.put(name, b"".join(held))
-    else:
-        await store.put_stream(name, _chained(held, pieces))
-    return Entry(name, size, digest.hexdigest(), clock.now_us(), content_type=content_type, metadata=metadata)
-
-
-async def _up_to(pieces: AsyncIterator[bytes], size_bytes: int) -> AsyncIterator[bytes]:
-    """Pieces until there are more bytes than that, or no more pieces."""
-    while size_bytes >= 0:
-        try:
-            piece = await anext(pieces)
-        except StopAsyncIteration:
-            return
-        size_bytes -= len(piece)
-        yield piece
-
-
-async def _chained(held: list[bytes], pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    for piece in held:
-        yield piece
-    held.clear()
-    async for piece in pieces:
-        yield piece
-
-
 async def read_body(
-    entry: Entry, store: ObjectStore, foreign: Callable[[str], ObjectStore], store_url: str = ""
+    entry: Entry,
+    store: ObjectStore,
+    foreign: Callable[[str], ObjectStore],
+    store_url: str = "",
+    span: Span | None = None,
+    verify: bool = True,
 ) -> AsyncIterator[bytes]:
-    """The entry's bytes in pieces, extent after extent. `foreign` opens the store at a URL."""
-    extents, size = entry.extents, 0
-    digest = _Digest(entry.etag if entry.rest and all(extent.is_ours for extent in extents) else "")
+    """The entry's bytes, or those of the span, in pieces. `foreign` opens the store at a URL."""
+    span = span or Span(0, entry.size_bytes)
+    if not 0 <= span.start <= span.stop <= entry.size_bytes:
+        raise Invalid(f"{entry.address!r} has {entry.size_bytes} bytes, not {span.start} to {span.stop}")
+    extents, size = _clipped(entry.extents, span), 0
+    check = _Check(_whole_md5(entry) if verify and span == (0, entry.size_bytes) else "")
 
     def opened(extent: Extent) -> AsyncIterator[bytes]:
         source, name = (store, extent.address) if extent.is_ours else _located(extent.address, foreign, store_url)
-        return _stream(extent, source, name)
+        return _stream(extent, source, name, verify)
 
     for group in _groups(extents):
         async for piece in _pieces([opened(extent) for extent in group]):
-            digest.update(piece)
+            await check.update(piece)
             size += len(piece)
             yield piece
-    if size != entry.size_bytes:
-        raise Corrupt(f"{entry.address!r} gave {size} bytes, its entry says {entry.size_bytes}")
-    digest.check(entry.address)
+    if size != span.stop - span.start:
+        raise Corrupt(f"{entry.address!r} gave {size} bytes, its entry says {span.stop - span.start}")
+    await check.end(entry.address)
+
+
+def _clipped(extents: Sequence[Extent], span: Span) -> list[Extent]:
+    """The extents that the span meets; of one that it meets in part, that part, whose digest nobody knows."""
+    clipped, begin = [], 0
+    for extent in extents:
+        start, stop = max(span.start - begin, 0), min(span.stop - begin, extent.length)
+        if start == 0 and stop == extent.length:
+            clipped.append(extent)
+        elif start < stop:
+            clipped.append(Extent(extent.address, extent.offset + start, stop - start))
+        begin += extent.length
+    return clipped
 
 
 def _groups(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
@@ -116,11 +89,11 @@ async def _whole(pieces: AsyncIterator[bytes]) -> bytes:
     return b"".join([piece async for piece in pieces])
 
 
-async def _stream(extent: Extent, source: ObjectStore, name: str) -> AsyncIterator[bytes]:
-    digest = _Digest(extent.digest if extent.is_ours else "")
+async def _stream(extent: Extent, source: ObjectStore, name: str, verify: bool) -> AsyncIterator[bytes]:
+    check = _Check(*_expected(extent)) if verify else _Check("")
     try:
         async for piece in source.stream(name, Span(extent.offset, extent.offset + extent.length)):
-            digest.update(piece)
+            await check.update(piece)
             yield piece
     except NotFound:
         if extent.is_ours:
@@ -128,43 +101,41 @@ async def _stream(extent: Extent, source: ObjectStore, name: str) -> AsyncIterat
         raise NotFound(f"{extent.address!r}, which the entry refers to, does not exist") from None
     except Invalid as error:
         raise Corrupt(f"the entry does not match what is stored: {error}") from None
-    digest.check(extent.address)
+    await check.end(extent.address)
 
 
-class _Digest:
-    """The MD5 that bytes must have; nothing is compared if what is expected is none."""
+def _expected(extent: Extent) -> "tuple[str, Callable[[], Hash]]":
+    """The digest that an extent must have, if that is known: of a block its name says it."""
+    block = paths.parse_block(extent.address) if extent.is_ours else None
+    if block is not None and (extent.offset, extent.length) == (0, block.size_bytes):
+        return block.digest, hashlib.sha256
+    return extent.digest if extent.is_ours and MD5.fullmatch(extent.digest) else "", hashlib.md5
 
-    def __init__(self, expected: str) -> None:
-        self._expected = expected if MD5.fullmatch(expected) else ""
-        self._digest = hashlib.md5(usedforsecurity=False)
 
-    def update(self, piece: bytes) -> None:
+def _whole_md5(entry: Entry) -> str:
+    """What all of it must have, if that is known and its extents do not tell as much each for itself."""
+    extents = [extent for extent in entry.extents if extent.length]
+    is_told = all(_expected(extent)[0] for extent in extents)
+    is_ours = all(extent.is_ours for extent in extents)
+    return entry.etag if is_ours and not is_told and MD5.fullmatch(entry.etag) else ""
+
+
+class _Check:
+    """What bytes must have; nothing is compared if what is expected is none."""
+
+    def __init__(self, expected: str, make: "Callable[[], Hash]" = hashlib.md5) -> None:
+        self._expected = expected
+        self._digest = Digest(make)
+
+    async def update(self, piece: bytes) -> None:
         if self._expected:
-            self._digest.update(piece)
+            await self._digest.update(piece)
 
-    def check(self, address: str) -> None:
-        if self._expected and self._digest.hexdigest() != self._expected:
-            raise Corrupt(f"{address!r} has MD5 {self._digest.hexdigest()}, its entry says {self._expected}")
+    async def end(self, address: str) -> None:
+        if self._expected and (found := await self._digest.hexdigest()) != self._expected:
+            raise Corrupt(f"{address!r} has {self._digest.name.upper()} {found}, but should have {self._expected}")
 
 
 def _located(address: str, foreign: Callable[[str], ObjectStore], store_url: str) -> tuple[ObjectStore, str]:
     url, name = locate(address, store_url)
     return foreign(url), name
-
-
-def locate(address: str, store_url: str = "") -> tuple[str, str]:
-    """The URL of the store that holds a foreign object, and the object's name there. Of the same cloud as our own
-    store, it has the same endpoint and region, unless the address says others: s3://bucket?region=r/name."""
-    scheme, _, rest = address.partition("://")
-    if scheme == "file":
-        folder, _, name = rest.rpartition("/")
-        container, name = f"file://{folder or '/'}", unquote(name)
-    else:
-        bucket, _, name = rest.partition("/")
-        own = urlsplit(store_url)
-        is_plain = own.scheme == scheme and "?" not in bucket  # else it says itself how it is reached
-        query = f"?{own.query}" if is_plain and own.query else ""
-        container = f"{scheme}://{bucket}{query}"
-    if not name:
-        raise Invalid(f"{address!r} names no object: expected scheme://bucket/name")
-    return container, name

@@ -13,6 +13,7 @@ from lsmfs.cli.import_progress import told
 from lsmfs.cli.session import Session, command
 from lsmfs.cli.suggest import open_repository, read_branch
 from lsmfs.cli.uri import Uri, looks_like_uri, parse_repository, parse_uri
+from lsmfs.client.local import LocalInstallation
 from lsmfs.imports import Imported, Importer, Progress, Skip, Source, count, open_source
 from lsmfs.imports.apart import check_apart
 from lsmfs.imports.importer import result_of
@@ -78,19 +79,23 @@ async def _import(
         raise Invalid(f"the source comes first: lsmfs import {uri} {text}")
     name = parse_uri(uri)
     folder_prefix(name.path)
-    async with session.branch(name) as (lake, repository, _), _opened(session, lake, text) as source:
-        if dry_run:
-            await _count(session, source, name)
-        else:
-            await _run(session, repository, source, name, words, once)
+    async with session.local() as installation, await open_repository(installation, name.repository) as repository:
+        await read_branch(repository, name.ref)
+        async with _opened(session, installation, text) as source:
+            if dry_run:
+                await _count(session, source, name)
+            else:
+                await _run(session, repository, source, name, words, once)
 
 
 @contextlib.asynccontextmanager
 async def _opened(session: Session, installation: Installation, text: str) -> AsyncIterator[Source]:
     source = open_source(text, session.environment, installation.store_url, installation.clock)
     if not isinstance(source, ManifestSource):
-        names = [name async for name in installation.names()]
-        check_apart(source.url, installation.store_url, str(installation.folder), names)
+        records = [record async for record in installation.records()]
+        names = [record.name for record in records]
+        for url in {installation.store_url, *map(installation.storage_url, records)}:
+            check_apart(source.url, url, str(installation.folder), names)
     async with contextlib.aclosing(source):
         yield source
 
@@ -185,7 +190,7 @@ def _tell_skipped(session: Session, skipped: Mapping[str, Skip]) -> None:
         session.warn(f"left out: {skip.count:,} {reason}, such as {show.printable(skip.example)}")
 
 
-async def _found(installation: Installation, identity: str) -> tuple[str, ImportState]:
+async def _found(installation: LocalInstallation, identity: str) -> tuple[str, ImportState]:
     """The repository of an import, and its state."""
     known = []
     async for name in installation.names():
@@ -200,7 +205,7 @@ async def _found(installation: Installation, identity: str) -> tuple[str, Import
 
 async def _resume(session: Session, identity: str, words: str | None) -> None:
     """What has ended is not begun again: then the result is told."""
-    async with session.installation() as installation:
+    async with session.local() as installation:
         name, state = await _found(installation, identity)
         target = Uri(name, state.branch, state.prefix)
         async with await open_repository(installation, name) as repository:
@@ -220,7 +225,7 @@ FATES = {
 
 
 async def _cancel(session: Session, identity: str) -> None:
-    async with session.installation() as installation:
+    async with session.local() as installation:
         name, _ = await _found(installation, identity)
         async with await open_repository(installation, name) as repository:
             fate = await Importer(repository).cancel(identity)
@@ -231,7 +236,7 @@ async def _cancel(session: Session, identity: str) -> None:
 async def _list(session: Session, repository: str | None) -> None:
     wanted = None if repository is None else parse_repository(repository)
     rows = []
-    async with session.installation() as installation:
+    async with session.local() as installation:
         names = [name async for name in installation.names()] if wanted is None else [wanted]
         for name in names:
             async with await open_repository(installation, name) as opened:

@@ -1,23 +1,20 @@
 """Commands about one object: `put`, `append`, `get`, `stat`; and `cat`, of some."""
 
-import contextlib
 import os
 from collections.abc import AsyncIterator
 from typing import Annotated, BinaryIO
 
 import typer
 
-from lsmfs.blocks import read_body, store_body
 from lsmfs.cli import show
 from lsmfs.cli.files import STANDARD, opened, output, pieces_of
 from lsmfs.cli.progress import Meter, metered
 from lsmfs.cli.session import Session, command
 from lsmfs.cli.uri import Uri, check_text, looks_like_uri, parse_object, parse_pairs, parse_uri
-from lsmfs.installation import Installation
+from lsmfs.client.verbs import Repository
 from lsmfs.model import Entry, key_of
-from lsmfs.repository import Repository
-from refstore.errors import Error, Invalid, NotFound, OutcomeUnknown
-from refstore.store import ABSENT, Absent
+from refstore.errors import Invalid, NotFound
+from refstore.store import ABSENT
 
 ObjectArgument = Annotated[str, typer.Argument(metavar="URI", help="The object: lsmfs://repository/revision/path.")]
 MetaOption = Annotated[list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="May be repeated.")]
@@ -48,10 +45,10 @@ async def put(
     check_text(content_type or "")
     expected = ABSENT if if_absent else if_match
     with opened(file) as (descriptor, size):
-        async with session.branch(target) as (installation, repository, _):
+        async with session.branch(target) as (_, repository, _):
             with metered(session.err, target.path, size, in_bytes=True, quiet=session.json) as meter:
-                entry = await _stored(installation, target, descriptor, file, content_type, metadata, meter)
-            await _put_entry(installation, repository, target, entry, expected)
+                body = _passing(descriptor, file, meter)
+                entry = await repository.put_object(target.ref, target.path, body, content_type, metadata, expected)
     document = {"uri": str(target), **show.entry_document(target.path, entry)}
     session.emit(document, f"{entry.size_bytes} bytes, etag {entry.etag}, at {show.printable(str(target))}")
 
@@ -68,42 +65,10 @@ def _target(file: str, text: str, verb: str = "put") -> Uri:
     return uri
 
 
-async def _stored(
-    installation: Installation,
-    target: Uri,
-    descriptor: int,
-    file: str,
-    content_type: str | None,
-    metadata: dict[str, str],
-    meter: Meter,
-) -> Entry:
-    async def passing() -> AsyncIterator[bytes]:
-        async for piece in pieces_of(descriptor, file):
-            meter.advance(len(piece))
-            yield piece
-
-    body = passing()
-    return await store_body(
-        installation.store, target.repository, body, installation.clock, content_type, metadata or None
-    )
-
-
-async def _put_entry(
-    installation: Installation, repository: Repository, target: Uri, entry: Entry, expected: str | Absent | None
-) -> None:
-    async with _body_goes_if_refused(installation, entry), repository.writer(target.ref) as writer:
-        await writer.put(target.path, entry, expected)
-
-
-@contextlib.asynccontextmanager
-async def _body_goes_if_refused(installation: Installation, entry: Entry) -> AsyncIterator[None]:
-    """If the branch does not take the entry, nothing refers to its body."""
-    try:
-        yield
-    except Error as error:
-        if not isinstance(error, OutcomeUnknown):
-            await installation.store.delete(entry.address)
-        raise
+async def _passing(descriptor: int, file: str, meter: Meter) -> AsyncIterator[bytes]:
+    async for piece in pieces_of(descriptor, file):
+        meter.advance(len(piece))
+        yield piece
 
 
 async def append(
@@ -120,13 +85,11 @@ async def append(
     """
     target = _target(file, uri, "append")
     with opened(file) as (descriptor, size):
-        async with session.branch(target) as (installation, repository, _):
+        async with session.branch(target) as (_, repository, _):
             with metered(session.err, target.path, size, in_bytes=True, quiet=session.json) as meter:
-                entry = await _stored(installation, target, descriptor, file, None, {}, meter)
-            async with _body_goes_if_refused(installation, entry), repository.writer(target.ref) as writer:
-                await writer.append_extents(target.path, entry.extents)
-    document = {"uri": str(target), "path": target.path, "appended_bytes": entry.size_bytes}
-    session.emit(document, f"{entry.size_bytes} bytes added to {show.printable(str(target))}")
+                count = await repository.append_object(target.ref, target.path, _passing(descriptor, file, meter))
+    document = {"uri": str(target), "path": target.path, "appended_bytes": count}
+    session.emit(document, f"{count} bytes added to {show.printable(str(target))}")
 
 
 async def get(
@@ -145,18 +108,18 @@ async def get(
         raise Invalid(f"--output {to!r} is no file: to copy within lsmfs, get the object and put it")
     if session.json and to == STANDARD:
         raise Invalid("--json needs --output FILE: without it the object itself is the output")
-    async with session.version(name) as (installation, repository, _):
+    async with session.version(name) as (_, repository, ref):
         entry = await find_entry(repository, name)
         quiet = session.json or to == STANDARD
         with output(to) as file, metered(session.err, name.path, entry.size_bytes, True, quiet) as meter:
-            await _send(installation, entry, file, meter)
+            await _send(repository, name._replace(ref=ref), entry, file, meter)
     if to != STANDARD:
         document = {"uri": str(name), "file": to, **show.entry_document(name.path, entry)}
         session.emit(document, f"{entry.size_bytes} bytes, etag {entry.etag}, in {to}")
 
 
-async def _send(installation: Installation, entry: Entry, file: BinaryIO, meter: Meter) -> None:
-    async for piece in read_body(entry, installation.store, installation.foreign, installation.store_url):
+async def _send(repository: Repository, name: Uri, entry: Entry, file: BinaryIO, meter: Meter) -> None:
+    async for piece in repository.read_object(name.ref, name.path, entry):
         file.write(piece)
         meter.advance(len(piece))
 
@@ -174,10 +137,10 @@ async def cat(
     if session.json:
         raise Invalid("cat has no --json: the objects themselves are the output. `lsmfs stat` describes one")
     for name in [parse_object(uri) for uri in uris]:
-        async with session.version(name) as (installation, repository, _):
+        async with session.version(name) as (_, repository, ref):
             entry = await find_entry(repository, name)
             with output(STANDARD) as file, metered(session.err, name.path, quiet=True) as meter:
-                await _send(installation, entry, file, meter)
+                await _send(repository, name._replace(ref=ref), entry, file, meter)
 
 
 async def find_entry(repository: Repository, name: Uri) -> Entry:

@@ -7,9 +7,11 @@ import typer
 from lsmfs.cli import show
 from lsmfs.cli.objects import MetaOption
 from lsmfs.cli.progress import metered
+from lsmfs.cli.repositories import absolute_url
 from lsmfs.cli.session import Session, YesOption, command, group
 from lsmfs.cli.suggest import check_repository
 from lsmfs.cli.uri import check_text, parse_pairs, parse_repository
+from lsmfs.installation import without_password
 from lsmfs.model import check_branch_name
 from lsmfs.policy import RepositoryRecord
 from refstore.errors import Invalid, NotFound
@@ -42,6 +44,7 @@ def _document(record: RepositoryRecord) -> dict[str, object]:
         "created": show.time_text(record.created_us),
         "read_only": record.read_only,
         "deleting": record.deleting,
+        "storage": without_password(record.storage),
         "metadata": record.metadata,
         "rules": [{"pattern": rule.pattern, "blocks": list(rule.blocks)} for rule in record.rules],
     }
@@ -62,6 +65,7 @@ def _text(record: RepositoryRecord) -> str:
         ("repository", record.name),
         ("default branch", record.default_branch),
         ("created", show.time_text(record.created_us)),
+        *([("storage", without_password(record.storage))] if record.storage else []),
         ("state", "read-only" if record.read_only else "writable"),
         *((f"meta {key}", show.printable(value)) for key, value in record.metadata.items()),
         *(("protected", show.rule_text(rule)) for rule in record.rules),
@@ -73,15 +77,23 @@ async def create(
     session: Session,
     repository: Annotated[str, typer.Argument(metavar="REPOSITORY", help="Lower case letters, digits and '-'.")],
     default_branch: Annotated[str, typer.Option("--default-branch", help="Its first branch.")] = "main",
+    storage: Annotated[
+        str, typer.Option("--storage", help="Where its objects go, if not beside those of the others: a store's URL.")
+    ] = "",
 ) -> None:
     """Create a repository in an installation that is there already; `lsmfs init` makes both.
 
     \b
     lsmfs repo create pond --default-branch trunk
+    lsmfs repo create archive --storage s3://cold-bucket/lsmfs
     """
     name = parse_repository(repository)
     check_branch_name(default_branch)
-    async with session.installation() as installation, await installation.create(name, default_branch) as created:
+    url = absolute_url(storage) if storage else ""
+    async with (
+        session.installation() as installation,
+        await installation.create(name, default_branch, storage=url) as created,
+    ):
         where = f"lsmfs://{name}/{default_branch}"
         session.emit(_document(created.record), f"created repository {name}; its branch is {where}")
 

@@ -73,7 +73,7 @@ async def init(
 
 def _prepare(folder: Path, store: str | None, refs: str | None) -> bool:
     """Make sure that there is an installation with these stores; whether it is new."""
-    wanted = {"store": _absolute(store), "refs": refs}
+    wanted = {"store": store if store is None else absolute_url(store), "refs": refs}
     try:
         existing = read_configuration(folder)
     except NotFound:
@@ -91,9 +91,9 @@ def _prepare(folder: Path, store: str | None, refs: str | None) -> bool:
     return False
 
 
-def _absolute(store: str | None) -> str | None:
+def absolute_url(store: str) -> str:
     """A folder means the same from wherever the next command is run."""
-    if store is None or "://" in store:
+    if "://" in store:
         return store
     if not store:
         raise Invalid("--store is empty: give a folder or a URL, or leave it out")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lsmfs import paths
-from lsmfs.blocks import store_body
+from lsmfs.blocks import ALONE, Bodies
 from lsmfs.cli import show
 from lsmfs.cli.load import FOLDERS, path_of, put_all, tasks_for
 from lsmfs.cli.progress import Meter, metered
@@ -108,7 +108,8 @@ class Guide:
         async def body() -> AsyncIterator[bytes]:
             yield BODY
 
-        return await store_body(self._installation.store, REPOSITORY, body(), self._installation.clock, "text/plain")
+        bodies = Bodies(self._repository.store, REPOSITORY, self._installation.clock, ALONE)
+        return await bodies.save(body(), content_type="text/plain")
 
     async def look(self) -> None:
         branch = await self._repository.branches.read(BRANCH)

@@ -13,19 +13,22 @@ raises had uploaded is aborted; if the process dies, its parts stay hidden in th
 bucket removes them.
 """
 
+import asyncio
 import atexit
+import contextlib
 import heapq
+import tempfile
 import time
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import obstore
 
 from lsmfs.objectstore.bucket_errors import status_of, translated
 from lsmfs.objectstore.bucket_url import Bucket
 from lsmfs.objectstore.checks import check_name, check_span, check_within, is_name
-from lsmfs.objectstore.store import ABSENT, ANYTHING, Body, ObjectInfo, Precondition, Span, Tag
+from lsmfs.objectstore.store import ABSENT, ANYTHING, Body, LateName, ObjectInfo, Precondition, Span, Tag
 from refstore.errors import AlreadyExists, Conflict, Invalid, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -36,9 +39,10 @@ PARTS_MAX = 4  # under way at once: with the one being filled, 40 MB a body
 PIECE_BYTES = 1 << 20
 LISTING_PAGE = 1000  # what one request of every cloud gives
 SORTED_NAMES = 100_000  # some 30 MB; an unordered listing of n times as many is made n times
-
-
 EXIT_SECONDS = 0.1  # threads of obstore that have just answered let go of Python's objects well within
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 
 class BucketStore:
@@ -86,7 +90,9 @@ class BucketStore:
                 raise Unavailable(f"{error}; two puts met, try again") from error
             raise
 
-    async def put_stream(self, name: str, body: AsyncIterator[bytes]) -> Tag:
+    async def put_stream(self, name: str | LateName, body: AsyncIterator[bytes]) -> Tag:
+        if not isinstance(name, str):
+            return await self._put_spooled(name, body)
         path = self._path(name)
         first = bytearray()
         async for piece in body:
@@ -103,6 +109,19 @@ class BucketStore:
             if rest.failure is not None:  # the body's error is its maker's, and not for us to translate
                 raise rest.failure from None
             raise
+
+    async def _put_spooled(self, name: LateName, body: AsyncIterator[bytes]) -> Tag:
+        """Wait for the name with the body on local disk: an upload has to begin with its name."""
+        with _spool() as file:
+            async for piece in body:
+                await _spooled(file.write, piece)
+            size, known = file.tell(), name()
+            with contextlib.suppress(NotFound):
+                there = await self.head(known)
+                if there.size_bytes == size:  # somebody stored these very bytes before
+                    return there.tag
+            await _spooled(file.seek, 0)
+            return await self.put_stream(known, _read_pieces(file))
 
     async def delete(self, name: str) -> None:
         path = self._path(name)
@@ -197,7 +216,8 @@ class BucketStore:
             )
             async for page in pages:
                 for meta in page:
-                    yield self._info(meta)
+                    if meta["path"].startswith(self._bucket.prefix):  # and is not the folder marker of the prefix
+                        yield self._info(meta)
 
 
 class _Rest:
@@ -229,3 +249,28 @@ def _let_threads_end() -> None:
     """A thread of obstore that needs the interpreter while that is ending aborts the process (PyO3 before Python 3.14):
     under load every fourth process that ended right after an answer did."""
     time.sleep(EXIT_SECONDS)
+
+
+async def _read_pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    while piece := await _spooled(file.read, PIECE_BYTES):
+        yield piece
+
+
+def _spool() -> IO[bytes]:
+    """A file without a name, so it goes with the process."""
+    with _disk_translated():
+        return tempfile.TemporaryFile()
+
+
+async def _spooled(call: Callable[[A], T], argument: A) -> T:
+    with _disk_translated():
+        return await asyncio.to_thread(call, argument)
+
+
+@contextlib.contextmanager
+def _disk_translated() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        folder = tempfile.gettempdir()
+        raise Unavailable(f"{folder}, where a body waits for its name: {error.strerror}: free some space") from error

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 
 from lsmfs.objectstore.checks import check_within
-from lsmfs.objectstore.store import ANYTHING, Body, ObjectStore, Precondition, Span, Tag
+from lsmfs.objectstore.store import ANYTHING, Body, LateName, ObjectStore, Precondition, Span, Tag, name_of
 from lsmfs.objectstore.wrapper import WrapperStore
 
 
@@ -50,11 +50,17 @@ class CachingStore(WrapperStore):
         finally:  # also when it failed: it may have had its effect
             self._forget(name)
 
-    async def put_stream(self, name: str, body: AsyncIterator[bytes]) -> Tag:
+    async def put_stream(self, name: str | LateName, body: AsyncIterator[bytes]) -> Tag:
+        def asked() -> str:
+            names.append(name_of(name))
+            return names[-1]
+
+        names = [name] if isinstance(name, str) else []
         try:
-            return await self.inner.put_stream(name, body)
+            return await self.inner.put_stream(name if isinstance(name, str) else asked, body)
         finally:
-            self._forget(name)
+            for each in names:  # none if the body ended before its name was known
+                self._forget(each)
 
     async def delete(self, name: str) -> None:
         try:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lsmfs.objectstore.store import ANYTHING, Body, ObjectInfo, ObjectStore, Precondition, Span, Tag
+from lsmfs.objectstore.store import ANYTHING, Body, LateName, ObjectInfo, ObjectStore, Precondition, Span, Tag
 from lsmfs.objectstore.wrapper import WrapperStore
 
 
@@ -55,7 +55,7 @@ class CountingStore(WrapperStore):
         self._add("put", size_bytes=memoryview(body).nbytes)
         return tag
 
-    async def put_stream(self, name: str, body: AsyncIterator[bytes]) -> Tag:
+    async def put_stream(self, name: str | LateName, body: AsyncIterator[bytes]) -> Tag:
         async def counted() -> AsyncIterator[bytes]:
             async for piece in body:
                 self._add("put_stream", size_bytes=len(piece))

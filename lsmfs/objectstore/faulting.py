@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from lsmfs.objectstore.store import ANYTHING, Body, ObjectInfo, ObjectStore, Precondition, Span, Tag
+from lsmfs.objectstore.store import ANYTHING, Body, LateName, ObjectInfo, ObjectStore, Precondition, Span, Tag
 from lsmfs.objectstore.wrapper import WrapperStore
 from refstore.errors import Error, OutcomeUnknown, Unavailable
 
@@ -77,10 +77,11 @@ class FaultingStore(WrapperStore):
             raise OutcomeUnknown(f"planned fault: put of {name!r} torn after {fault.keep_bytes} bytes")
         return await self._write("put", name, fault, lambda: self.inner.put(name, body, expected))
 
-    async def put_stream(self, name: str, body: AsyncIterator[bytes]) -> Tag:
-        fault = await self._begin("put_stream", name)
+    async def put_stream(self, name: str | LateName, body: AsyncIterator[bytes]) -> Tag:
+        told = name if isinstance(name, str) else "a name that depends on the body"
+        fault = await self._begin("put_stream", told)
         once = None if fault and fault.kind is Kind.TWICE else fault  # a body can be read only once
-        return await self._write("put_stream", name, once, lambda: self.inner.put_stream(name, body))
+        return await self._write("put_stream", told, once, lambda: self.inner.put_stream(name, body))
 
     async def delete(self, name: str) -> None:
         fault = await self._begin("delete", name)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from lsmfs.objectstore.checks import check_within
 from lsmfs.objectstore.local_files import NANOSECONDS, Files, Opened, Temporary, read_span, translated
 from lsmfs.objectstore.local_listing import list_files
-from lsmfs.objectstore.store import ANYTHING, Body, ObjectInfo, Precondition, Span, Tag
+from lsmfs.objectstore.store import ANYTHING, Body, LateName, ObjectInfo, Precondition, Span, Tag, name_of
 
 THREADS = 8  # as many puts share the disk's flushes; more only wait for it
 PIECE_BYTES = 1 << 20
@@ -56,14 +56,21 @@ class LocalStore:
     async def put(self, name: str, body: Body, expected: Precondition = ANYTHING) -> Tag:
         return await self._run(lambda: self._files.put(name, body, expected))
 
-    async def put_stream(self, name: str, body: AsyncIterator[bytes]) -> Tag:
-        temporary = await self._acquire(lambda: self._files.begin(name), Temporary.discard)
+    async def put_stream(self, name: str | LateName, body: AsyncIterator[bytes]) -> Tag:
+        told = name if isinstance(name, str) else "a body"
+        begin = (lambda: self._files.begin(name)) if isinstance(name, str) else self._files.begin_unnamed
+        temporary = await self._acquire(begin, Temporary.discard)
         writing: Future[Any] | None = None
         try:
-            async for piece in body:
-                writing = self._pool.submit(self._write, name, temporary, piece)
-                await asyncio.wrap_future(writing)
-            writing = finishing = self._pool.submit(self._files.finish, name, temporary, ANYTHING)
+            try:
+                async for piece in body:
+                    if writing is not None:
+                        await asyncio.wrap_future(writing)
+                    writing = self._pool.submit(self._write, told, temporary, piece)  # the next one comes meanwhile
+            finally:
+                if writing is not None:  # then nothing is left of a body that raises when its maker hears of it
+                    await asyncio.wrap_future(writing)
+            writing = finishing = self._pool.submit(self._finish, name_of(name), temporary)
             return await asyncio.wrap_future(finishing)
         finally:
             self._after(writing, temporary.discard)
@@ -102,6 +109,10 @@ class LocalStore:
     def _write(self, name: str, temporary: Temporary, piece: bytes) -> None:
         with translated(name, self._files.root):
             temporary.write(piece)
+
+    def _finish(self, name: str, temporary: Temporary) -> Tag:
+        self._files.prepare(name)
+        return self._files.finish(name, temporary, ANYTHING)
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)

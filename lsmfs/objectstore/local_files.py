@@ -142,9 +142,17 @@ class Files:
 
     def begin(self, name: str) -> Temporary:
         """A temporary file for a body of this name; `discard` it in any case."""
+        self.prepare(name)
+        return self.begin_unnamed()
+
+    def prepare(self, name: str) -> None:
+        """The folder that the name is in."""
         target = self.path(name)
         with translated(name, self.root):
             self._ensure(os.path.dirname(target))
+
+    def begin_unnamed(self) -> Temporary:
+        with translated("a body", self.root):
             self._ensure(self._temporary)
             temporary = self._new_temporary()
             if not self._swept:

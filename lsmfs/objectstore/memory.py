@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from lsmfs.clock import Clock, SystemClock
 from lsmfs.objectstore.checks import check_name, check_within
-from lsmfs.objectstore.store import ABSENT, ANYTHING, Body, ObjectInfo, Precondition, Span, Tag
+from lsmfs.objectstore.store import ABSENT, ANYTHING, Body, LateName, ObjectInfo, Precondition, Span, Tag, name_of
 from refstore.errors import AlreadyExists, Conflict, NotFound
 
 PIECE_BYTES = 1 << 20  # of a stream: the same as the other drivers', so that callers are tested with several pieces
@@ -42,10 +42,11 @@ class MemoryStore:
         self._check(check_name(name), expected)
         return self._store(name, bytes(body))
 
-    async def put_stream(self, name: str, body: AsyncIterator[bytes]) -> Tag:
-        check_name(name)
+    async def put_stream(self, name: str | LateName, body: AsyncIterator[bytes]) -> Tag:
+        if isinstance(name, str):
+            check_name(name)
         pieces = [piece async for piece in body]
-        return self._store(name, b"".join(pieces))
+        return self._store(check_name(name_of(name)), b"".join(pieces))
 
     async def delete(self, name: str) -> None:
         if self._objects.pop(check_name(name), None) is not None:

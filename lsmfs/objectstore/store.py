@@ -13,7 +13,7 @@ for credentials.
 A driver translates foreign errors at one edge and does not retry: `retrying.RetryingStore` does.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from enum import Enum
 from typing import Final, NamedTuple, NewType, Protocol
@@ -33,6 +33,12 @@ class Anything(Enum):
 ANYTHING: Final = Anything.ANYTHING
 Precondition = Absent | Anything | Tag
 Body = bytes | bytearray | memoryview
+LateName = Callable[[], str]
+"""A name that follows from the body, so whoever stores the name stores these bytes."""
+
+
+def name_of(name: str | LateName) -> str:
+    return name if isinstance(name, str) else name()
 
 
 class Span(NamedTuple):
@@ -66,8 +72,9 @@ class ObjectStore(Protocol):
         """Store the bytes under the name if the condition holds; the tag of what is stored."""
         ...
 
-    async def put_stream(self, name: str, body: AsyncIterator[bytes]) -> Tag:
-        """Store a body of any size in bounded memory. Nothing is visible if the body raises."""
+    async def put_stream(self, name: "str | LateName", body: AsyncIterator[bytes]) -> Tag:
+        """Store a body of any size in bounded memory. Nothing is visible if the body raises. A name that depends on the
+        body is a function, asked when all of it has passed."""
         ...
 
     async def delete(self, name: str) -> None:
@@ -93,9 +100,11 @@ __all__ = [
     "Absent",
     "Anything",
     "Body",
+    "LateName",
     "ObjectInfo",
     "ObjectStore",
     "Precondition",
     "Span",
     "Tag",
+    "name_of",
 ]

@@ -5,7 +5,7 @@ A wrapper overrides the verbs it cares about; the rest goes through unchanged. C
 
 from collections.abc import AsyncIterator
 
-from lsmfs.objectstore.store import ANYTHING, Body, ObjectInfo, ObjectStore, Precondition, Span, Tag
+from lsmfs.objectstore.store import ANYTHING, Body, LateName, ObjectInfo, ObjectStore, Precondition, Span, Tag
 
 
 class WrapperStore:
@@ -24,7 +24,7 @@ class WrapperStore:
     async def put(self, name: str, body: Body, expected: Precondition = ANYTHING) -> Tag:
         return await self.inner.put(name, body, expected)
 
-    async def put_stream(self, name: str, body: AsyncIterator[bytes]) -> Tag:
+    async def put_stream(self, name: str | LateName, body: AsyncIterator[bytes]) -> Tag:
         return await self.inner.put_stream(name, body)
 
     async def delete(self, name: str) -> None:

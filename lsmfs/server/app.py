@@ -84,7 +84,12 @@ class App:
             self._gateway = await stack.enter_async_context(
                 contextlib.aclosing(Gateway(lake, authority, (s3.domain_name,), s3.region, installation.clock))
             )
-            options = Options(config.blockstore.type, secure_cookies=config.tls.certificate_file is not None)
+            options = Options(
+                config.blockstore.type,
+                config.api.allowed_namespaces,
+                config.api.allowed_imports,
+                secure_cookies=config.tls.certificate_file is not None,
+            )
             self._api = create_api(lake, authority, authority.directory, options)
             self._installation = installation
             told = await welcome(lake, authority, worker) if worker.index == 0 else None

@@ -138,8 +138,15 @@ class Gateways(Part, frozen=True):
     s3: S3Gateway = S3Gateway()
 
 
+Texts = tuple[str, ...]
+
+
 class Api(Part, frozen=True):
     listen_address: str | None = None
+    allowed_namespaces: Texts = ()
+    """URLs below which users may have a repository of their own stored."""
+    allowed_imports: Texts = ()
+    """URLs below which entries may refer to objects that are not ours."""
 
 
 class Services(Part, frozen=True):

@@ -21,7 +21,7 @@ import msgspec
 import yaml
 
 from lsmfs.server import config_stores
-from lsmfs.server.config import Complaint, Part, Secret, ServerConfig, Wrong, complaints
+from lsmfs.server.config import Complaint, Part, Secret, ServerConfig, Texts, Wrong, complaints
 from refstore.errors import Denied, Invalid, NotFound
 
 FILE_BYTES_MAX = 1024 * 1024  # a hundred keys need four thousand
@@ -167,6 +167,8 @@ class _Reader:
                 self._values[key] = self._value(value, known[name], key)
 
     def _value(self, node: yaml.Node, kind: Any, key: str) -> object:
+        if kind == Texts and isinstance(node, yaml.SequenceNode):
+            return tuple(str(self._value(each, str, key)) for each in node.value)
         if not isinstance(node, yaml.ScalarNode):
             self._fail(node, key, f"must be one value: {_wanted(kind)}")
         return _converted(node.value, kind, key, self._place(node))
@@ -184,6 +186,8 @@ def _converted(text: str, kind: Any, key: str, place: str) -> object:
     value: object = None
     if plain is str:
         value = text
+    elif plain == Texts:
+        value = tuple(part.strip() for part in text.split(",") if part.strip())
     elif plain is Secret:
         value = Secret(text)
     elif get_origin(plain) is Literal:
@@ -253,7 +257,7 @@ def _wanted(kind: Any) -> str:
     if get_origin(plain) is Literal:
         *first, last = get_args(plain)
         return f"{', '.join(first)} or {last}"
-    return {str: "a text", Secret: "a text", bool: "true or false", int: "a whole number"}.get(plain, "a number")
+    return {str: "a text", Texts: "a list of texts", Secret: "a text", bool: "true or false", int: "a whole number"}.get(plain, "a number")
 
 
 def _short(text: str) -> str:

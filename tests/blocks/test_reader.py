@@ -1,4 +1,4 @@
-"""Bodies go into the store and come back as they were, or not at all."""
+"""Bodies come back out of the store as they were written, or not at all."""
 
 import asyncio
 import hashlib
@@ -7,88 +7,27 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from lsmfs import blocks
-from lsmfs.blocks import HELD_BYTES_MAX, SMALL_AT_ONCE, SMALL_BYTES_MAX, locate, read_body, store_body
-from lsmfs.clock import SystemClock
+from lsmfs.blocks import ALONE, Layout, locate, read_body
+from lsmfs.blocks.reader import SMALL_AT_ONCE, SMALL_BYTES_MAX
 from lsmfs.lsm.appends import of_extents
 from lsmfs.model import Entry, Extent
-from lsmfs.objectstore.counting import CountingStore
 from lsmfs.objectstore.local import LocalStore
 from lsmfs.objectstore.memory import MemoryStore
 from lsmfs.objectstore.store import ObjectStore, Span
 from lsmfs.objectstore.wrapper import WrapperStore
 from refstore.errors import Corrupt, Invalid, NotFound
 from tests.aio import aio
-
-CLOCK = SystemClock()
-
-
-async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
-    for part in parts:
-        yield part
-
-
-def nobody(url: str) -> ObjectStore:
-    raise AssertionError(f"nothing here is stored at {url}")
-
-
-async def body_of(entry: Entry, store: ObjectStore) -> bytes:
-    return b"".join([piece async for piece in read_body(entry, store, nobody)])
-
-
-@pytest.mark.parametrize(
-    "parts", [(), (b"",), (b"hello",), (b"he", b"", b"llo"), (bytes(HELD_BYTES_MAX),), (bytes(HELD_BYTES_MAX), b"")]
-)
-@aio
-async def test_a_small_body_is_one_put_and_comes_back(parts: tuple[bytes, ...]) -> None:
-    store = CountingStore(MemoryStore())
-    entry = await store_body(store, "lake", pieces(*parts), CLOCK, "text/plain", {"a": "b"})
-    whole = b"".join(parts)
-    assert (entry.size_bytes, entry.etag) == (len(whole), hashlib.md5(whole).hexdigest())
-    assert (entry.content_type, entry.metadata) == ("text/plain", {"a": "b"})
-    assert entry.address.startswith("lake/data/")
-    assert await body_of(entry, store) == whole
-    assert (store.calls("put"), store.calls("put_stream")) == (1, 0)
-
-
-@pytest.mark.parametrize("first", [HELD_BYTES_MAX, HELD_BYTES_MAX - 1, HELD_BYTES_MAX + 1, 1])
-@aio
-async def test_a_large_body_is_streamed_and_comes_back(first: int) -> None:
-    store = CountingStore(MemoryStore())
-    whole = b"0123456789abcdef" * (HELD_BYTES_MAX // 8)
-    entry = await store_body(store, "lake", pieces(whole[:first], whole[first:]), CLOCK)
-    assert (entry.size_bytes, entry.etag) == (len(whole), hashlib.md5(whole).hexdigest())
-    assert await body_of(entry, store) == whole
-    assert (store.calls("put"), store.calls("put_stream")) == (0, 1)
-
-
-@aio
-async def test_a_body_that_breaks_off_leaves_no_object(tmp_path: Path) -> None:
-    async def broken(size: int) -> AsyncIterator[bytes]:
-        yield bytes(size)
-        raise ConnectionResetError("gone")
-
-    for store in (MemoryStore(), LocalStore(tmp_path)):
-        for size in (10, HELD_BYTES_MAX + 1):
-            with pytest.raises(ConnectionResetError):
-                await store_body(store, "lake", broken(size), CLOCK)
-        assert [info async for info in store.list()] == []
-
-
-@aio
-async def test_equal_bodies_get_names_of_their_own() -> None:
-    store = MemoryStore()
-    one, other = [await store_body(store, "lake", pieces(b"same"), CLOCK) for _ in range(2)]
-    assert one.address != other.address
-    assert one.etag == other.etag
+from tests.blocks.support import MIB, SMALL_BLOCKS, WHOLE, body_of, nobody, noise, saved
 
 
 @pytest.mark.parametrize("damage", [b"hellO", b"hell", b"hello!", b""])
 @aio
 async def test_a_body_that_is_not_what_was_written_is_corrupt(damage: bytes) -> None:
     store = MemoryStore()
-    entry = await store_body(store, "lake", pieces(b"hello"), CLOCK)
+    entry = await saved(store, b"hello")
     await store.put(entry.address, damage)
     if damage == b"hello!":  # what lies beyond the entry's bytes is not the entry's
         assert await body_of(entry, store) == b"hello"
@@ -100,7 +39,7 @@ async def test_a_body_that_is_not_what_was_written_is_corrupt(damage: bytes) -> 
 @aio
 async def test_a_body_of_ours_that_is_gone_is_corrupt() -> None:
     store = MemoryStore()
-    entry = await store_body(store, "lake", pieces(b"hello"), CLOCK)
+    entry = await saved(store, b"hello")
     await store.delete(entry.address)
     with pytest.raises(Corrupt, match="gone, though an entry refers to them"):
         await body_of(entry, store)
@@ -122,7 +61,7 @@ async def test_a_body_of_several_extents_is_read_in_order() -> None:
 @aio
 async def test_an_entry_that_does_not_match_what_is_stored_is_corrupt(wrong: dict[str, int]) -> None:
     store = MemoryStore()
-    entry = await store_body(store, "lake", pieces(b"hello"), CLOCK)
+    entry = await saved(store, b"hello")
     with pytest.raises(Corrupt):
         await body_of(msgspec.structs.replace(entry, **wrong), store)
 
@@ -186,13 +125,9 @@ def test_an_address_that_names_no_object_is_invalid(address: str) -> None:
         locate(address)
 
 
-def test_a_held_body_is_no_larger_than_a_part_of_a_multipart_upload() -> None:
-    assert blocks.HELD_BYTES_MAX == 8 * 1024 * 1024
-
-
-async def appended(store: ObjectStore, *bodies: bytes) -> Entry:
-    """An object of several bodies, each with its MD5, as appends leave it."""
-    parts = [await store_body(store, "lake", pieces(body), CLOCK) for body in bodies]
+async def appended(store: ObjectStore, *bodies: bytes, layout: Layout = ALONE) -> Entry:
+    """An object of several bodies, each with its digest, as appends leave it."""
+    parts = [await saved(store, body, layout=layout) for body in bodies]
     return of_extents([extent for part in parts for extent in part.extents], 1)
 
 
@@ -227,14 +162,77 @@ async def test_large_extents_among_small_ones_are_streamed_in_their_place() -> N
 
 @pytest.mark.parametrize("damaged", range(5))
 @pytest.mark.parametrize("size", [3, SMALL_BYTES_MAX + 1])
+@pytest.mark.parametrize(("layout", "digest"), [(ALONE, "SHA256"), (WHOLE, "MD5")])
 @aio
-async def test_damage_in_any_extent_of_an_object_that_was_appended_to_is_corrupt(damaged: int, size: int) -> None:
+async def test_damage_in_any_extent_of_an_object_that_was_appended_to_is_corrupt(
+    damaged: int, size: int, layout: Layout, digest: str
+) -> None:
     store = MemoryStore()
-    entry = await appended(store, *(bytes([number]) * size for number in range(5)))
+    entry = await appended(store, *(bytes([number]) * size for number in range(5)), layout=layout)
     assert len(await body_of(entry, store)) == 5 * size
     await store.put(entry.extents[damaged].address, b"x" * size)
-    with pytest.raises(Corrupt, match="MD5"):
+    with pytest.raises(Corrupt, match=digest):
         await body_of(entry, store)
     await store.delete(entry.extents[damaged].address)
     with pytest.raises(Corrupt, match="gone"):
         await body_of(entry, store)
+
+
+@aio
+async def test_an_object_of_extents_without_digests_is_not_compared_with_an_etag_that_is_no_md5() -> None:
+    store = MemoryStore()
+    await store.put("lake/data/a", b"onetwo")
+    entry = of_extents([Extent("lake/data/a", 3, 3), Extent("lake/data/a", 0, 3)], 1)
+    assert entry.etag.endswith("-2")
+    assert await body_of(entry, store) == b"twoone"
+
+
+@pytest.mark.parametrize("position", [0, 1, MIB - 1, MIB, 2 * MIB, 2 * MIB + 4])
+@aio
+async def test_a_flipped_bit_in_any_block_is_corrupt_also_in_a_span_that_has_the_block(position: int) -> None:
+    store, body = MemoryStore(), noise(2 * MIB + 5)
+    entry = await saved(store, body, layout=SMALL_BLOCKS)
+    extent = entry.extents[position // MIB]
+    damaged = bytearray(await store.get(extent.address))
+    damaged[position % MIB] ^= 16
+    await store.put(extent.address, damaged)
+    begin = position // MIB * MIB
+    for span in (None, Span(begin, begin + extent.length), Span(max(begin - 7, 0), begin + extent.length)):
+        with pytest.raises(Corrupt, match="SHA256"):
+            await body_of(entry, store, span)
+    unverified = [piece async for piece in read_body(entry, store, nobody, verify=False)]
+    assert len(b"".join(unverified)) == len(body)
+
+
+BODY = noise(3 * MIB + 3)
+EDGES = [at for edge in (0, MIB, 2 * MIB, 3 * MIB, len(BODY)) for at in (edge - 1, edge, edge + 1)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_any_span_of_any_body_in_any_blocks_is_that_slice(data: st.DataObject) -> None:
+    size = data.draw(st.sampled_from([0, 1, MIB - 1, MIB, MIB + 1, len(BODY)]) | st.integers(0, len(BODY)))
+    block = data.draw(st.sampled_from([0, MIB, 2 * MIB]) | st.integers(MIB, 4 * MIB))
+    packed = data.draw(st.sampled_from([0, 1024, MIB]))
+    near = st.sampled_from(EDGES) | st.integers(0, size)
+    cut = sorted(min(max(data.draw(near), 0), size) for _ in range(2))
+    ends = [tuple(sorted(min(max(data.draw(near), 0), size) for _ in range(2))) for _ in range(4)]
+
+    async def run() -> None:
+        store, body = MemoryStore(), BODY[:size]
+        parts = (body[: cut[0]], body[cut[0] : cut[1]], body[cut[1] :])
+        entry = await saved(store, *parts, layout=Layout(block, packed))
+        assert (entry.size_bytes, entry.etag) == (size, hashlib.md5(body).hexdigest())
+        assert await body_of(entry, store) == body
+        for start, stop in ends:
+            assert await body_of(entry, store, Span(start, stop)) == body[start:stop]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("span", [Span(0, 6), Span(-1, 2), Span(4, 3), Span(6, 6)])
+@aio
+async def test_a_span_that_the_object_has_not_is_invalid(span: Span) -> None:
+    store = MemoryStore()
+    with pytest.raises(Invalid, match="has 5 bytes"):
+        await body_of(await saved(store, b"hello"), store, span)

@@ -130,7 +130,7 @@ def test_get_that_fails_leaves_the_file_as_it_was_and_nothing_beside_it(lake: La
     (folder / "got").write_text("before")
     result = lake("get", "lake/main/a", "-o", str(folder / "got"))
     assert result.code == 8
-    assert "MD5" in result.told
+    assert "SHA256" in result.told
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("got", "before")]
 
 

@@ -234,6 +234,51 @@ class ObjectStoreSuite:
         assert await names(store) == ["taken"]
         assert await store.get("taken") == b"was there"
 
+    @pytest.mark.parametrize("count", [0, 1, 12])
+    @aio
+    async def test_a_late_name_is_asked_for_when_all_of_the_body_has_passed(
+        self, store: ObjectStore, count: int
+    ) -> None:
+        passed: list[bytes] = []
+
+        async def body() -> AsyncIterator[bytes]:
+            async for piece in pieces(count):
+                yield piece
+                passed.append(piece)
+
+        for _ in range(2):  # the second time the name is taken, by the same bytes
+            passed.clear()
+            tag = await store.put_stream(lambda: f"late/of-{len(passed)}", body())
+            assert await names(store) == [f"late/of-{count}"]
+            assert await store.get_tagged(f"late/of-{count}") == (BLOCK * count, tag)
+
+    @aio
+    async def test_a_late_name_that_holds_less_than_the_body_is_mended(self, store: ObjectStore) -> None:
+        await store.put("late", b"torn")
+        await store.put_stream(lambda: "late", pieces(9))
+        assert await store.get("late") == BLOCK * 9
+
+    @pytest.mark.parametrize("count", [0, 1, 12])
+    @aio
+    async def test_nothing_is_seen_of_a_body_that_raises_before_its_name_is_known(
+        self, store: ObjectStore, count: int
+    ) -> None:
+        def name() -> str:
+            raise AssertionError("nobody may ask: the body has not passed")
+
+        failure = ConnectionResetError("the body's own error")
+        with pytest.raises(ConnectionResetError) as caught:
+            await store.put_stream(name, pieces(count, failure))
+        assert caught.value is failure
+        assert await names(store) == []
+
+    @pytest.mark.parametrize("name", ["", "../a", ".lsmfs/locks/1"])
+    @aio
+    async def test_a_hostile_late_name_is_invalid(self, store: ObjectStore, name: str) -> None:
+        with pytest.raises(Invalid):
+            await store.put_stream(lambda: name, pieces(1))
+        assert await names(store) == []
+
     @aio
     async def test_a_reader_sees_all_of_a_put_or_nothing(self, store: ObjectStore) -> None:
         bodies = [bytes([number]) * 100_000 for number in range(20)]
@@ -334,7 +379,8 @@ class TwoRouteSuite(ObjectStoreSuite):
 
     @aio
     async def test_a_body_that_raises_leaves_no_upload_behind(self, store: ObjectStore, route: SecondRoute) -> None:
-        with pytest.raises(ValueError, match="boom"):
-            await store.put_stream("new", pieces(12, ValueError("boom")))
+        for name in ("new", lambda: "new"):
+            with pytest.raises(ValueError, match="boom"):
+                await store.put_stream(name, pieces(12, ValueError("boom")))
         assert route.read("new") is None
         assert route.unfinished() == 0

@@ -171,6 +171,14 @@ async def test_a_store_said_to_be_ordered_that_is_not_is_found_out() -> None:
             _ = [info async for info in store.list()]
 
 
+@pytest.mark.parametrize("ordered", ["yes", "no"])
+@aio
+async def test_the_folder_marker_of_the_prefix_is_no_object(ordered: str) -> None:
+    """It was listed under the name of the prefix, and an ordered listing then seemed to be out of order."""
+    async with stub_server(listing("", "a", "z")) as stub:
+        assert [info.name async for info in open_s3(stub.port, f"&ordered={ordered}").list()] == ["a", "z"]
+
+
 @aio
 async def test_an_ordered_listing_ends_where_its_prefix_ends() -> None:
     async with stub_server(listing("a1", "b1", "b2", "c1", "c0")) as stub:

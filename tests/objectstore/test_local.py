@@ -140,6 +140,24 @@ async def test_a_listing_reads_a_large_directory_in_pages(
 
 
 @aio
+async def test_a_listing_reads_a_directory_of_one_page_once(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "d/b", "d/e/c"):
+        await store.put(name, b"")
+    read: list[bytes] = []
+    scandir = os.scandir
+
+    def counted(path: bytes) -> "os._ScandirIterator[bytes]":
+        read.append(path.removeprefix(os.fsencode(tmp_path)))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    assert [info.name async for info in store.list()] == ["a", "d/b", "d/e/c"]
+    assert [path.strip(b"/") for path in read] == [b"", b"d", b"d/e"]
+
+
+@aio
 async def test_an_object_cannot_be_above_another(store: LocalStore) -> None:
     await store.put("a/b", b"below")
     for expected in (ANYTHING, ABSENT):

@@ -103,7 +103,12 @@ async def test_what_is_put_or_deleted_is_forgotten_also_while_it_is_fetched() ->
     memory = MemoryStore()
     slow = FaultingStore(memory, lambda verb, name, number: Fault(Kind.DELAY, 0.01) if verb == "get" else None)
     store = CachingStore(slow, lambda name: True)
-    for change in (lambda: store.put("a", b"2"), lambda: store.put_stream("a", body(b"2")), lambda: store.delete("a")):
+    for change in (
+        lambda: store.put("a", b"2"),
+        lambda: store.put_stream("a", body(b"2")),
+        lambda: store.put_stream(lambda: "a", body(b"2")),
+        lambda: store.delete("a"),
+    ):
         await memory.put("a", b"1")
         assert await store.get("a") == b"1"
         await change()
@@ -114,6 +119,20 @@ async def test_what_is_put_or_deleted_is_forgotten_also_while_it_is_fetched() ->
         await change()
         await asyncio.gather(fetching, return_exceptions=True)
         assert store.size_bytes == 0
+
+
+@aio
+async def test_a_body_that_fails_before_its_name_is_known_fails_with_its_own_error() -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"1"
+        raise ConnectionResetError("gone")
+
+    def name() -> str:
+        raise AssertionError("nobody may ask: the body has not passed")
+
+    store = CachingStore(CountingStore(MemoryStore()), lambda name: True)
+    with pytest.raises(ConnectionResetError, match="gone"):
+        await store.put_stream(name, broken())
 
 
 def planned(fault: Fault, *verbs: str) -> tuple[FaultingStore, MemoryStore]:

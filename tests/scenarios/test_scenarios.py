@@ -19,7 +19,8 @@ SCENARIOS = sorted(HERE.glob("*.txt"))
 README = HERE.parent.parent / "README.md"
 CONSOLE = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
 REWRITE = "LSMFS_REWRITE"
-ELSEWHERE = {"bench", "doctor", "tour", "version"}  # they print what the machine is like: tests/cli has them
+# They tell of the machine, or serve until they are stopped: tests/cli and tests/server have them.
+ELSEWHERE = {"bench", "config check", "doctor", "run", "tour", "version"}
 
 
 @pytest.fixture(autouse=True)

@@ -45,7 +45,7 @@ _COMMIT_LENGTHS = (64, 12)  # whole, and as short lists have it
 _SHORT = 8
 _IN_COMMAND = re.compile(r"<commit (\d+)(?:, (\d+))?>")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
-_DATA = re.compile(r"(?<=/data/)[0-9a-v]{20}")
+_DATA = re.compile(r"(?<=/data/)(?:b[0-9a-f]+-[0-9a-f]{64}-[0-9a-f]+|d[0-9a-f]+-[0-9a-v]{20})")
 _BYTES = re.compile(r'(\bl[12][ _]bytes(?: +|":))[1-9]\d*')  # of tables: they depend on how times compress
 _ETAG = re.compile(r"\b[0-9a-f]{32}(?=-\d)")  # of an object of several pieces: it depends on where they are
 _SECONDS = re.compile(r'("seconds": )[0-9.e-]+')

@@ -46,6 +46,7 @@ class Live:
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[str] | None = None
         self._rest: httpx.Client | None = None
+        self._opened: list[Any] = []  # clients, whose sockets are ours to close
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -85,7 +86,13 @@ class Live:
         """What it is started with: nothing of ours beside what programs need."""
         kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         keys = {"LSMFS_ACCESS_KEY_ID": ADMIN.access_key_id, "LSMFS_SECRET_ACCESS_KEY": ADMIN.secret}
-        return {**kept, "TMPDIR": str(self.data.parent), "LSMFS_LOGGING_OUTPUT": str(self.log), **keys, **self._environment}
+        return {
+            **kept,
+            "TMPDIR": str(self.data.parent),
+            "LSMFS_LOGGING_OUTPUT": str(self.log),
+            **keys,
+            **self._environment,
+        }
 
     def _first_line(self) -> str:
         lines: queue.Queue[str] = queue.Queue()
@@ -111,13 +118,17 @@ class Live:
             self._process.wait()
             self._ended()
 
+    def close(self) -> None:
+        """It and all of its clients."""
+        self.kill()
+        for client in self._opened:
+            client.close()
+
     def _ended(self) -> None:
         process, self._process = self.process, None
         assert process.stdout is not None
         process.stdout.close()
-        if self._rest is not None:
-            self._rest.close()
-            self._rest = None
+        self._rest = None
 
     @property
     def rest(self) -> httpx.Client:
@@ -129,9 +140,11 @@ class Live:
     def client(self, pair: Pair | None = ADMIN) -> httpx.Client:
         verify = _trusting(self.certificate) if self.certificate else True
         auth = None if pair is None else httpx.BasicAuth(*pair)
-        return httpx.Client(
+        client = httpx.Client(
             base_url=f"{self.url}/api/v1", auth=auth, verify=verify, timeout=WAIT_SECONDS_MAX, trust_env=False
         )
+        self._opened.append(client)
+        return client
 
     def get(self, path: str) -> httpx.Response:
         """Outside of the API, as nobody."""
@@ -139,7 +152,7 @@ class Live:
 
     def s3(self, pair: Pair = ADMIN, **config: Any) -> Any:
         settings = {"retries": {"max_attempts": 1}, "s3": {"addressing_style": "path"}, "read_timeout": 60, **config}
-        return boto3.client(
+        client = boto3.client(
             "s3",
             endpoint_url=self.url,
             aws_access_key_id=pair.access_key_id,
@@ -148,6 +161,8 @@ class Live:
             config=Config(**settings),
             verify=self.certificate or None,
         )
+        self._opened.append(client)
+        return client
 
     def repository(self, name: str) -> str:
         """A new one of that name."""
@@ -184,4 +199,4 @@ def running(folder: Path, *arguments: str, **environment: str) -> Iterator[Live]
     try:
         yield server.start()
     finally:
-        server.kill()
+        server.close()

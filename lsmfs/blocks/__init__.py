@@ -1,0 +1,7 @@
+"""The bytes of objects: bodies in, as blocks and packs of the object store, and back out."""
+
+from lsmfs.blocks.addresses import locate
+from lsmfs.blocks.bodies import ALONE, Bodies, Layout
+from lsmfs.blocks.reader import read_body
+
+__all__ = ["ALONE", "Bodies", "Layout", "locate", "read_body"]
