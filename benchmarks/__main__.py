@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from benchmarks import commit, compact, get, listing, put, report, stage, versions
+from benchmarks import commit, compact, get, listing, put, report, serve, stage, versions
 from benchmarks.report import Figure
 from benchmarks.workspace import Workspace
 
@@ -32,6 +32,9 @@ BENCHMARKS: dict[str, Callable[[Workspace], Awaitable[list[Figure]]]] = {
     "merge": versions.measure_merge,
     "contended-merge": versions.measure_contended,
     "log": versions.measure_log,
+    "rest": serve.measure_rest,
+    "s3-small": serve.measure_small,
+    "s3-stream": serve.measure_stream,
 }
 LATEST = Path(__file__).parent / "latest.json"
 

@@ -6,7 +6,8 @@
     <repository>/runs/<run id>.parquet         r<generation>-<content hash>
     <repository>/commits/<commit id>.json
     <repository>/data/<data file>              b<generation>-<sha-256>-<size>            a block, named by its content
-                                               d<generation>-<unique>                   a body, or a pack of small ones
+                                               p<generation>-<unique>-<size>            a pack of small bodies
+                                               d<generation>-<unique>                    appended bytes, a body not cut
 
 `generation` is the garbage collection floor that the maker saw. `digest` is the XXH3-128 of the file's bytes and
 `size` their number, so a reference alone says what must be found behind it. A content hash is of logical content.
@@ -82,6 +83,7 @@ def parse_commit_path(repository: str, path: str) -> CommitId:
 
 EMPTY = "empty"  # the data file of an object without bytes; it is never stored
 _BLOCK = re.compile(r"b([0-9a-f]+)-([0-9a-f]{64})-([0-9a-f]+)")
+_PACK = re.compile(r"p([0-9a-f]+)-([0-9a-zA-Z]+)-([0-9a-f]+)")
 _WHOLE = re.compile(r"d([0-9a-f]+)-([0-9a-zA-Z]+)")
 
 
@@ -95,6 +97,10 @@ class Block(NamedTuple):
 
 def block_name(generation: int, digest: str, size_bytes: int) -> str:
     return f"b{generation:x}-{digest}-{size_bytes:x}"
+
+
+def pack_name(generation: int, unique: str, size_bytes: int) -> str:
+    return f"p{generation:x}-{unique}-{size_bytes:x}"
 
 
 def whole_name(generation: int, unique: str) -> str:
@@ -112,10 +118,17 @@ def parse_block(address: str) -> Block | None:
     return Block(int(match[1], 16), match[2], int(match[3], 16)) if match else None
 
 
+def data_size(address: str) -> int | None:
+    """The size of the object that these bytes are in, if its name tells."""
+    name = address.rpartition("/data/")[2]
+    match = _PACK.fullmatch(name) or _BLOCK.fullmatch(name)
+    return int(match[3], 16) if match else None
+
+
 def data_generation(address: str) -> int:
     """The garbage collection floor that the maker of these bytes saw."""
     name = address.rpartition("/data/")[2]
-    match = _BLOCK.fullmatch(name) or _WHOLE.fullmatch(name)
+    match = _BLOCK.fullmatch(name) or _PACK.fullmatch(name) or _WHOLE.fullmatch(name)
     if match is None:
         raise Corrupt(f"{address!r} is no address of ours")
     return int(match[1], 16)

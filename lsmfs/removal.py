@@ -17,7 +17,8 @@ from refstore.store import Store
 DELETES_AT_ONCE = 32
 NAMES_AT_ONCE = 1000  # a page of a bucket
 EVENTS_AT_ONCE = 1000
-KINDS = ("tags", "clocks", "deleted", "imports", "secrets")  # of items, each a partition `<repository>/<kind>`
+# Of items, each a partition `<repository>/<kind>`.
+KINDS = ("tags", "clocks", "deleted", "imports", "secrets", "uploads")
 
 
 async def delete_repository(

@@ -23,8 +23,8 @@ KNOWN_MAX = 10_000  # places of bodies that came lately: some 3 MB
 class _Pack:
     """A pack that is being filled, then put; for one generation."""
 
-    def __init__(self, address: str, generation: int) -> None:
-        self.address = address
+    def __init__(self, unique: str, generation: int) -> None:
+        self.unique = unique
         self.generation = generation
         self.bodies: list[bytes] = []
         self.size_bytes = 0
@@ -68,17 +68,21 @@ class Packs:
             self._remember(digest, place)
         if not place.pack.stored.done():
             await asyncio.shield(place.pack.stored)
-        return place.pack.address, place.offset
+        return self._address(place.pack), place.offset
 
     def _filling(self, generation: int, size_bytes: int) -> _Pack:
         last = self._waiting[-1] if self._waiting else None
         if last is None or last.generation != generation or last.size_bytes + size_bytes > PACK_BYTES_MAX:
-            name = paths.whole_name(generation, self._clock.new_id())
-            last = _Pack(paths.data_path(self._repository, name), generation)
+            last = _Pack(self._clock.new_id(), generation)
             self._waiting.append(last)
             if self._putting is None:
                 self._putting = asyncio.ensure_future(self._put_all())
         return last
+
+    def _address(self, pack: _Pack) -> str:
+        """Its name tells its size: known when it is put, and no body is added after that."""
+        name = paths.pack_name(pack.generation, pack.unique, pack.size_bytes)
+        return paths.data_path(self._repository, name)
 
     def _remember(self, digest: str, place: _Place) -> None:
         self._known[digest] = place
@@ -99,7 +103,7 @@ class Packs:
     async def _put(self, pack: _Pack) -> None:
         bodies, pack.bodies = pack.bodies, []  # the places that are remembered need no bytes
         try:
-            await self._store.put(pack.address, b"".join(bodies))
+            await self._store.put(self._address(pack), b"".join(bodies))
         except Exception as error:
             pack.fail(error)
         except BaseException:

@@ -8,6 +8,7 @@ it stands at an append, those below it too.
 """
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,7 @@ from refstore.errors import Invalid
 PAGE_MAX = 1000
 DEAD_STEPS_MAX = 32  # deleted keys passed one by one before columns take over
 CHUNK_ROWS_MIN, CHUNK_ROWS_MAX = 256, 65536
+ALONE_MIN = 16  # entries that are taken in columns: fewer are had sooner one by one
 LEAP_ROWS_MIN = 64  # keys compared at once at first; then twice what was alike the last time, or four times as many
 
 
@@ -97,8 +99,9 @@ async def list_page(view: View, prefix: bytes, delimiter: bytes, after: bytes, l
             return Page(items, items[-1][0])
         group = _group(key, prefix, delimiter)
         if group is None:
-            items.append((key, walk.entry()))
-            await walk.step()
+            alone = walk.alone(limit - len(items), delimiter)
+            items += alone or [(key, walk.entry())]
+            await walk.step(len(alone) or 1)
         else:
             items.append((group, None))
             end = beyond(group)
@@ -166,6 +169,26 @@ class Walk:
                 return joined(appended, found) if appended else found
             appended.append(found)
         return joined(appended, None)
+
+    def alone(self, limit: int, delimiter: bytes) -> list[tuple[bytes, Entry | None]]:
+        """The next entries, if one layer has them all and nobody else has a key between: taken in columns."""
+        if len(self._group) > 1:
+            return []
+        top = self._group[0]
+        assert top.table is not None
+        count = top.table.puts_from(top.row, limit)
+        if len(self._cursors) > 1:
+            fence = min(cursor.key for cursor in self._cursors if cursor.key is not None and cursor is not top)
+            if count and top.table.key(top.row + count - 1) >= fence:
+                count = top.table.lower_bound(fence, top.row) - top.row
+        if count < ALONE_MIN:
+            return []
+        keys = top.table.keys(top.row, count)
+        if not keys[-1].startswith(self._prefix):
+            keys = [key for key in keys if key.startswith(self._prefix)]
+        if delimiter:
+            keys = list(takewhile(lambda key: delimiter not in key[len(self._prefix) :], keys))
+        return list(zip(keys, records.entries_at(top.table.rows.slice(top.row, len(keys))), strict=True))
 
     async def step(self, rows: int = 1) -> None:
         for cursor in self._group:

@@ -191,6 +191,17 @@ class OpenTable:
     def key(self, row: int) -> bytes:
         return bytes(self._key_data[self._key_offsets[row] : self._key_offsets[row + 1]])
 
+    def keys(self, row: int, count: int) -> list[bytes]:
+        offsets, data = self._key_offsets, self._key_data
+        ends = offsets[row : row + count + 1].tolist()
+        whole = bytes(data[ends[0] : ends[-1]])
+        return [whole[start - ends[0] : stop - ends[0]] for start, stop in itertools.pairwise(ends)]
+
+    def puts_from(self, row: int, limit: int) -> int:
+        """How many rows from this one on are puts."""
+        kinds = self._kinds[row : row + limit]
+        return len(kinds) - len(kinds.lstrip(b"\0"))
+
     def is_tombstone(self, row: int) -> bool:
         return self._kinds[row] == records.TOMBSTONE
 

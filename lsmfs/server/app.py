@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from lsmfs.api.app import Options, create_api
+from lsmfs.asgi import Application, Message, Receive, Scope, Send
 from lsmfs.auth import Authority
 from lsmfs.blocks import Layout
 from lsmfs.gateway.app import Gateway
@@ -24,7 +25,6 @@ from lsmfs.installation import Installation
 from lsmfs.policy import REPOSITORIES
 from lsmfs.server.config import ServerConfig
 from lsmfs.server.lake import Lake
-from lsmfs.server.observing import Application, Message, Receive, Scope, Send
 from lsmfs.server.routing import Routing
 from lsmfs.server.server_key import load_server_key
 from lsmfs.server.services import TIDY_SECONDS, compacting, repeating

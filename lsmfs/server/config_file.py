@@ -257,7 +257,13 @@ def _wanted(kind: Any) -> str:
     if get_origin(plain) is Literal:
         *first, last = get_args(plain)
         return f"{', '.join(first)} or {last}"
-    return {str: "a text", Texts: "a list of texts", Secret: "a text", bool: "true or false", int: "a whole number"}.get(plain, "a number")
+    return {
+        str: "a text",
+        Texts: "a list of texts",
+        Secret: "a text",
+        bool: "true or false",
+        int: "a whole number",
+    }.get(plain, "a number")
 
 
 def _short(text: str) -> str:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from weakref import WeakSet, WeakValueDictionary
 
-from lsmfs.blocks import Bodies, Layout, read_body
+from lsmfs.blocks import Bodies, Layout, SmallBodies, read_body
 from lsmfs.installation import Installation
 from lsmfs.lsm.writer import Writer
 from lsmfs.model import Entry
@@ -53,6 +53,7 @@ class Open:
     def __init__(self, repository: Repository, layout: Layout) -> None:
         self.repository = repository
         self.bodies = Bodies(repository.store, repository.name, repository.clock, layout)
+        self.small = SmallBodies(repository.store)
         self.writers: OrderedDict[str, Writing] = OrderedDict()
         self.lenders: WeakSet[Open] = WeakSet()  # whose bytes its entries may refer to: that is written down
         self.checked_at = repository.clock.monotonic()
@@ -172,6 +173,10 @@ class Lake:
         """Store a body; the entry that describes it, which nobody sees until it is put."""
         opened = await self._opened(repository)
         return await opened.bodies.save(body, opened.generation, content_type, metadata)
+
+    async def read_small(self, repository: str, entry: Entry, span: Span | None = None) -> bytes:
+        """The same at once, of an object that is small and has one extent of ours."""
+        return await (await self._opened(repository)).small.get(entry, span)
 
     async def read_body(
         self, repository: str, entry: Entry, span: Span | None = None, verify: bool = True

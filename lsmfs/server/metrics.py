@@ -11,7 +11,7 @@ so `lsmfs.server.worker` sets it before, and without it (in a test) the counts a
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from lsmfs.asgi import Send
+
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 # A stat from memory is below a millisecond; a large body takes its time.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SERVER_ERROR = 500
-
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class _Sum(Collector):

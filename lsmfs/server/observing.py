@@ -5,7 +5,7 @@ For each request, in this order:
    scope["state"]["request_id"], and goes out as X-Request-Id.
 2. The application answers. It may write into scope["state"]: `operation` (one of its fixed names, for the counts) and
    `user` (for the log).
-   Before it reads a body, that is admitted (`admission`); `Unavailable` comes out of `receive` if it is not.
+   While it reads a body, that is admitted (`admission`); `Unavailable` comes out of `receive` if it is not.
 3. A body that stays away for `body_idle_seconds_max` counts as a client that has gone.
 4. What the application raises before it began to answer is answered with 500 and nothing of the reason; it is logged.
 5. One line and the counts, also if the client went away (status 499 where nothing was answered).
@@ -14,22 +14,15 @@ For each request, in this order:
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from os import urandom
-from typing import Any
 
 import structlog
 
-from lsmfs.server.admission import Admission
+from lsmfs.asgi import Application, Message, Receive, Scope, Send
+from lsmfs.server.admission import FIRST_BYTES, Admission
 from lsmfs.server.config import Limits
 from lsmfs.server.logs import Log, loggable_path, request_id
 from lsmfs.server.metrics import Metrics
-
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 log = structlog.get_logger("server")
 
@@ -109,11 +102,8 @@ class _Request:
     """One request under way."""
 
     __slots__ = (
-        "_admission",
-        "_idle_seconds_max", "_is_complete", "_receive", "_send", "began", "identity", "is_answered",
-        "is_cut", "is_gone",
-        "received", "scope", "sent", "status",
-        "weight",
+        "_admission", "_idle_seconds_max", "_is_complete", "_receive", "_send", "_weight_max",
+        "began", "identity", "is_answered", "is_cut", "is_gone", "received", "scope", "sent", "status", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -128,6 +118,7 @@ class _Request:
         self._send = send
         self._idle_seconds_max = idle_seconds_max
         self._admission: Admission | None = admission
+        self._weight_max: int | None = None
         self.weight = 0
         scope.setdefault("state", {})["request_id"] = self.identity
 
@@ -136,7 +127,6 @@ class _Request:
             return await self._receive()  # only the end of the connection is left to come
         if self._admission is not None:
             await self._enter(self._admission)
-            self._admission = None
         try:
             async with asyncio.timeout(self._idle_seconds_max):
                 message = await self._receive()
@@ -150,16 +140,17 @@ class _Request:
         return message
 
     async def _enter(self, admission: Admission) -> None:
-        """Once, before the first byte of the body; nothing for a request that has none."""
-        weight = 0
-        for name, value in self.scope["headers"]:
-            if name == b"content-length" and value.isdigit():
-                weight = admission.weight_of(int(value[:19]))
-            elif name == b"transfer-encoding":
-                weight = admission.weight_of(None)
-        if weight:
-            await admission.enter(weight)
-            self.weight = weight
+        """Before each piece of the body, until it has all the room that it can need; nothing if it has no body."""
+        if self._weight_max is None:
+            self._weight_max = _weight_of(self.scope, admission)
+        wanted = min(self._weight_max, max(FIRST_BYTES, 2 * self.received))
+        if not self.weight and wanted:
+            await admission.enter(wanted)
+            self.weight = wanted
+        elif wanted > self.weight:
+            self.weight += await admission.grow(wanted - self.weight, self._weight_max - self.weight)
+        if self.weight == self._weight_max:
+            self._admission = None
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -169,6 +160,16 @@ class _Request:
             self.sent += len(message.get("body", b""))
             self.is_answered = not message.get("more_body", False)
         await self._send(message)
+
+
+def _weight_of(scope: Scope, admission: Admission) -> int:
+    weight = 0
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            weight = admission.weight_of(int(value[:19]))
+        elif name == b"transfer-encoding":
+            weight = admission.weight_of(None)
+    return weight
 
 
 def _identity(scope: Scope) -> str:

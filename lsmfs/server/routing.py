@@ -2,7 +2,7 @@
 
 import re
 
-from lsmfs.server.observing import Scope
+from lsmfs.asgi import Scope
 
 _SIGNED_HEADER = (b"AWS4-HMAC-SHA256", b"AWS ")
 _SIGNED_QUERY = re.compile(rb"(?:^|&)(?:X-Amz-(?:Algorithm|Signature|Credential)|AWSAccessKeyId)=", re.IGNORECASE)

@@ -102,7 +102,9 @@ async def test_a_reader_that_is_cancelled_leaves_the_others_served() -> None:
 @aio
 async def test_an_error_reaches_every_reader_and_the_next_read_is_tried_anew() -> None:
     refs, reader = await opened()
-    tasks = [asyncio.ensure_future(reader.read("main")) for _ in range(3)]
+    tasks = [asyncio.ensure_future(reader.read("main"))]
+    await turn()
+    tasks += [asyncio.ensure_future(reader.read("main")) for _ in range(2)]
     await turn()
     refs.answers[0].set_exception(Unavailable("no"))
     await turn()

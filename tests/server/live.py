@@ -13,6 +13,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,10 +26,12 @@ import httpx
 from botocore.config import Config
 
 from lsmfs.auth.keys import Pair
+from tests.gateway.raw import connected, signed
+from tests.gateway.running import ADMIN, REGION
 from tests.servers.process import _die_with_parent, free_port
 
-ADMIN = Pair("LSFSADMINISTRATOR", "an-administrators-secret")
-REGION = "us-east-1"
+__all__ = ["ADMIN", "REGION", "WAIT_SECONDS_MAX", "Live", "begun", "running"]
+
 WAIT_SECONDS_MAX = 60.0
 _INHERITED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
 
@@ -60,13 +63,9 @@ class Live:
 
     def start(self, **more: Any) -> "Live":
         """Until it says that it listens; `more` is for `subprocess`."""
-        command = [
-            sys.executable, "-m", "lsmfs", "--json", "run",
-            "--data", str(self.data), "--listen", f"127.0.0.1:{self.port}", *self._arguments,
-        ]  # fmt: skip
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command,
+                self.command(),
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -81,6 +80,13 @@ class Live:
             raise AssertionError(f"the server did not start: {self.log.read_text()[-3000:]}")
         self.told = json.loads(line)
         return self
+
+    def command(self) -> list[str]:
+        listen = f"127.0.0.1:{self.port}"
+        return [
+            sys.executable, "-m", "lsmfs", "--json", "run", "--data", str(self.data), "--listen", listen,
+            *self._arguments,
+        ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
         """What it is started with: nothing of ours beside what programs need."""
@@ -106,6 +112,10 @@ class Live:
     def stop(self) -> int:
         """As an administrator would; its exit code."""
         self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Until it has ended, as it was told to; its exit code."""
         code = self.process.wait(WAIT_SECONDS_MAX)
         self._ended()
         return code
@@ -200,3 +210,11 @@ def running(folder: Path, *arguments: str, **environment: str) -> Iterator[Live]
         yield server.start()
     finally:
         server.close()
+
+
+def begun(server: Live, key: str, body: bytes, sent: int) -> socket.socket:
+    """An upload that has sent so many bytes of its body."""
+    client = connected(server)
+    head = signed(server, "PUT", f"/lake/main/{key}", body=body)
+    client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body[:sent])
+    return client

@@ -67,6 +67,73 @@ async def test_who_is_let_in_while_it_gives_up_leaves_again() -> None:
 
 
 @aio
+async def test_who_has_just_given_up_is_passed_over() -> None:
+    room = Admission(10)
+    await room.enter(10)
+    gone, next_one = asyncio.ensure_future(room.enter(4)), asyncio.ensure_future(room.enter(5))
+    await settle()
+    gone.cancel()
+    room.leave(10)  # before the one that was cancelled hears of it
+    await next_one
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert room.bytes_taken == 5
+
+
+@aio
+async def test_who_has_begun_goes_before_who_has_not() -> None:
+    room = Admission(10)
+    await room.enter(4)
+    await room.enter(6)
+    assert await room.grow(2, 4) == 4  # beyond the room, once, so that somebody ends
+    newcomer, begun = asyncio.ensure_future(room.enter(1)), asyncio.ensure_future(room.grow(3, 6))
+    await settle()
+    assert not newcomer.done()
+    assert not begun.done()
+    room.leave(8)
+    assert await begun == 3
+    await newcomer
+    assert room.bytes_taken == 10
+
+
+@aio
+async def test_who_gives_up_growing_keeps_what_it_had_and_lets_the_next_grow() -> None:
+    room = Admission(10, wait_seconds_max=0.01)
+    await room.enter(10)
+    assert await room.grow(1, 3) == 3
+    with pytest.raises(Unavailable):
+        await room.grow(1, 3)
+    room.wait_seconds_max = 20.0
+    gone, next_one = asyncio.ensure_future(room.grow(1, 1)), asyncio.ensure_future(room.grow(2, 2))
+    await settle()
+    gone.cancel()
+    room.leave(5)
+    assert await next_one == 2
+    assert room.bytes_taken == 10
+
+
+@aio
+async def test_any_number_of_bodies_get_through_a_full_room() -> None:
+    room, ended = Admission(100), []
+
+    async def send(number: int) -> None:
+        await room.enter(1)
+        taken = 1
+        while taken < 16:
+            await asyncio.sleep(0)
+            taken += await room.grow(taken, 16 - taken)
+            assert room.bytes_taken <= 100 + 16
+        room.leave(taken)
+        ended.append(number)
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        for number in range(100):
+            group.create_task(send(number))
+    assert len(ended) == 100
+    assert room.bytes_taken == 0
+
+
+@aio
 async def test_who_waits_too_long_is_told_to_try_again() -> None:
     room = Admission(10, wait_seconds_max=0.01)
     await room.enter(10)

@@ -2,13 +2,15 @@
 
 import concurrent.futures
 import os
+import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,10 @@ from lsmfs.auth.keys import Pair
 from lsmfs.installation import open_installation
 from refstore.records import Branch
 from tests.aio import aio
-from tests.server.live import ADMIN, WAIT_SECONDS_MAX, Live, running
+from tests.gateway.raw import ask, read
+from tests.server.live import ADMIN, WAIT_SECONDS_MAX, Live, begun, running
+from tests.servers.missing import missing
+from tests.servers.process import accepts_connections
 
 GENERATED = {"LSMFS_ACCESS_KEY_ID": "", "LSMFS_SECRET_ACCESS_KEY": ""}
 
@@ -260,6 +265,28 @@ def test_a_graceful_stop_under_load_loses_nothing_acknowledged(tmp_path: Path, w
         assert {key: body_of(s3, key) for key in acknowledged} == acknowledged
 
 
+def test_a_graceful_stop_lets_an_upload_end_and_keeps_it(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        server.repository("lake")
+        body = b"0123456789" * 10_000
+        with begun(server, "late", body, 50_000) as client:
+            wait_until(lambda: "lsmfs_requests_in_flight 2.0" in server.get("/metrics").text)  # it, and this one
+            server.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: not accepts_connections(server.port))
+            client.sendall(body[50_000:])
+            assert read(client).status == 200
+        assert server.wait() == 0
+        server.start()
+        assert body_of(server.s3(), "late") == body
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def workers_of(server: Live) -> set[int]:
     """Their process ids: the children of the one that was started."""
     found = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
@@ -288,9 +315,42 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None
         assert len(before) == 2
         for victim in before:
             os.kill(victim, signal.SIGKILL)
-        deadline = time.monotonic() + WAIT_SECONDS_MAX
-        while len(workers_of(server)) < 2 or workers_of(server) & before:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: len(workers_of(server) - before) == 2)
         put(server.s3(), "after")  # connections wait for the next worker
         assert keys_of(server.s3()) == ["after", "before"]
+
+
+def test_the_bucket_may_be_in_the_hosts_name(server: Live) -> None:
+    put(server.s3(), "by host", b"found")
+    for host in ("lake.s3.local", f"lake.s3.local:{server.port}"):
+        answer = ask(server, "GET", "/main/by%20host", host=host)
+        assert (answer.status, answer.body) == (200, b"found"), host
+
+
+@pytest.mark.parametrize("arguments", [(), ("--quickstart",)])
+def test_the_commands_that_it_says_to_try_work(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    if shutil.which("curl") is None:
+        missing("no curl on this machine")
+    live = Live(tmp_path, *arguments, environment=GENERATED)
+    command = [each for each in live.command() if each != "--json"]
+    with subprocess.Popen(
+        command, env=live.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = [line.strip() for line in iter(process.stdout.readline, "try:\n")]
+            tried = [process.stdout.readline().strip() for _ in range(3)]
+            assert any(line.startswith("secret access key") for line in lines)
+            (tmp_path / "README.md").write_text("to be read")
+            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            environment = {"PATH": path, "HOME": str(tmp_path), "AWS_DEFAULT_REGION": "us-east-1"}
+            done = subprocess.run(
+                ["sh", "-e", "-c", "\n".join(tried)],
+                env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_SECONDS_MAX,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert re.search(r" 10 README\.md$", done.stdout, re.MULTILINE)
+            name = "quickstart" if arguments else "lake"
+            assert f'"id":"{name}"' in done.stdout.replace(" ", "")
+        finally:
+            process.terminate()

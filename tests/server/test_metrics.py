@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import structlog
 
+from lsmfs.asgi import Application
 from lsmfs.server.config import Limits, Logging
 from lsmfs.server.logs import PATH_CHARACTERS_MAX, Log, Output, logging, request_id
 from lsmfs.server.metrics import Metrics
-from lsmfs.server.observing import Application, Observed
+from lsmfs.server.observing import Observed
 
 IDLE_SECONDS_MAX = 0.05
 

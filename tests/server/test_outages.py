@@ -1,15 +1,23 @@
-"""Stores that are away for a while, and a disk that is full: clear answers, nothing lost, and all is well afterwards."""
+"""Stores that are away for a while, and a disk that is full: clear answers, nothing lost, and then all is well."""
 
+import concurrent.futures
 import contextlib
+import io
 import json
+import random
+import shlex
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import ClientError
 
+from tests.compat.support import LARGE, PART_BYTES
 from tests.server.live import WAIT_SECONDS_MAX, Live, running
 from tests.servers.bucket import BucketAddress, s3_client
 from tests.servers.missing import missing
@@ -39,31 +47,42 @@ def check_an_outage(server: Live, store: ServerProcess) -> None:
     server.repository("lake")
     s3 = server.s3(retries={"max_attempts": 0})
     s3.put_object(Bucket="lake", Key="main/before", Body=b"before")
+    parts = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES)
+    s3.upload_fileobj(io.BytesIO(LARGE), "lake", "main/large", Config=parts)
     store.kill()
-    t=time.time()
     wait_until_ready(server, 503)
-    print("ready", time.time()-t)
     assert server.get("/_health").status_code == 200  # it lives: to restart it would not help
-    for call, more in (
-        ("put_object", {"Key": "main/during", "Body": b"during"}),
-        ("get_object", {"Key": "main/none"}),
-        ("list_objects_v2", {"Prefix": "main/"}),
-    ):
-        t=time.time()
-        status, code, after = refused(s3, call, **more)
-        print(call, time.time()-t, status, code, after)
-        assert (status, code) == (503, "ServiceUnavailable"), call
-        assert int(after) >= 1
-    answer = server.rest.get("/repositories/lake/refs/main/objects/stat", params={"path": "none"})
-    assert (answer.status_code, int(answer.headers["retry-after"]) >= 1) == (503, True)
-    store.__enter__()
-    wait_until_ready(server)
-    s3.put_object(Bucket="lake", Key="main/after", Body=b"after")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(put, server.s3(retries={"max_attempts": 0}), "main/during")  # tried for a while
+        for call, more in (("get_object", {"Key": "main/none"}), ("list_objects_v2", {"Prefix": "main/"})):
+            status, code, after = refused(s3, call, **more)
+            assert (status, code, int(after) >= 1) == (503, "ServiceUnavailable", True), call
+        answer = server.rest.get("/repositories/lake/refs/main/objects/stat", params={"path": "none"})
+        assert (answer.status_code, int(answer.headers["retry-after"]) >= 1) == (503, True)
+        store.__enter__()
+        wait_until_ready(server)
+        put(s3, "main/after")
+        status = writing.result()
+    assert status in (200, 503)
     keys = [each["Key"] for each in s3.list_objects_v2(Bucket="lake", Prefix="main/")["Contents"]]
-    assert keys in (["main/after", "main/before"], ["main/after", "main/before", "main/during"])
+    assert set(keys) - {"main/during"} == {"main/after", "main/before", "main/large"}
+    assert status == 503 or "main/during" in keys
     for key in keys:
-        assert s3.get_object(Bucket="lake", Key=key)["Body"].read() == key.removeprefix("main/").encode()
+        expected = LARGE if key == "main/large" else key.removeprefix("main/").encode()
+        assert s3.get_object(Bucket="lake", Key=key)["Body"].read() == expected
+    across = s3.get_object(Bucket="lake", Key="main/large", Range=f"bytes={PART_BYTES - 5}-{PART_BYTES + 4}")
+    assert across["Body"].read() == LARGE[PART_BYTES - 5 : PART_BYTES + 5]
     server.commit("lake", "main")
+
+
+def put(s3: Any, key: str) -> int:
+    """The status."""
+    try:
+        answer = s3.put_object(Bucket="lake", Key=key, Body=key.removeprefix("main/").encode())
+    except ClientError as error:
+        answer = error.response
+    status: int = answer["ResponseMetadata"]["HTTPStatusCode"]
+    return status
 
 
 def test_a_ref_store_that_is_away_is_503_and_comes_back(tmp_path: Path) -> None:
@@ -106,3 +125,94 @@ def test_an_object_store_that_is_away_is_503_and_comes_back(tmp_path: Path) -> N
         }
         with running(tmp_path / "server", **settings) as server:
             check_an_outage(server, weed)
+
+
+DISK_BYTES = 48 * 1024 * 1024
+BALLAST_BYTES = 8 * 1024 * 1024
+
+
+class Small(Live):
+    """A server whose data are on a small disk of its own: a tmpfs that only its processes see."""
+
+    def command(self) -> list[str]:
+        quoted = shlex.quote(str(self.data))
+        mount = f"mount -t tmpfs -o size={DISK_BYTES} tmpfs {quoted} && exec {shlex.join(super().command())}"
+        return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount]
+
+    @property
+    def disk(self) -> Path:
+        """The folder as the server sees it."""
+        return Path(f"/proc/{self.process.pid}/root") / self.data.relative_to("/")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Small]:
+    tried = ["unshare", "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
+    if shutil.which("unshare") is None or subprocess.run(tried, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a small disk (unshare --user --mount)")
+    server = Small(tmp_path)
+    server.data.mkdir()
+    try:
+        server.start()
+        (server.disk / "ballast").write_bytes(bytes(BALLAST_BYTES))
+        yield server
+    finally:
+        server.close()
+
+
+def fill(disk: Path) -> None:
+    """To the last byte."""
+    with (disk / "filler").open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        for size in (1024 * 1024, 4096, 1):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
+
+
+def is_whole(s3: Any, kept: dict[str, bytes]) -> bool:
+    return all(s3.get_object(Bucket="lake", Key=key)["Body"].read() == body for key, body in kept.items())
+
+
+def test_a_full_disk_is_told_loses_nothing_and_can_be_emptied(small: Small) -> None:
+    small.repository("lake")
+    s3, chance, kept = small.s3(retries={"max_attempts": 0}), random.Random(1), dict[str, bytes]()
+    answers: list[tuple[int, str, str]] = []
+
+    def put_all(prefix: str, size: int) -> None:
+        for number in range(12):
+            key, body = f"main/{prefix}/{number}", chance.randbytes(size)
+            try:
+                s3.put_object(Bucket="lake", Key=key, Body=body)
+                kept[key] = body
+            except ClientError as error:
+                found = error.response["ResponseMetadata"]
+                answers.append((found["HTTPStatusCode"], error.response["Error"]["Code"], prefix))
+
+    put_all("large", 1024 * 1024)
+    assert (len(kept), answers) == (12, [])
+    fill(small.disk)
+    put_all("refused", 1024 * 1024)
+    put_all("small", 2000)
+    assert {answer[:2] for answer in answers} == {(503, "ServiceUnavailable")}
+    assert {answer[2] for answer in answers} >= {"refused", "small"}
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:  # what has no body is tried for a while
+        branch, commit, tiny = (
+            pool.submit(small.rest.post, f"/repositories/lake/{path}", json=body)
+            for path, body in (
+                ("branches", {"name": "other", "source": "main"}),
+                ("branches/main/commits", {"message": "no room"}),
+                ("branches/main/objects?path=tiny", {}),
+            )
+        )
+        assert is_whole(s3, kept)
+        (small.disk / "ballast").unlink()
+        told = [each.result().status_code for each in (branch, commit, tiny)]
+    assert set(told) <= {201, 503}
+    if told[2] == 201:
+        kept["main/tiny"] = b"{}"
+    put_all("again", 2000)
+    assert sum(key.startswith("main/again/") for key in kept) == 12
+    assert is_whole(s3, kept)
+    listed = s3.list_objects_v2(Bucket="lake", Prefix="main/")["Contents"]
+    assert {each["Key"] for each in listed} == kept.keys()
+    assert "Traceback" not in small.log.read_text()

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
+from lsmfs.asgi import Application
 from lsmfs.server.config import ServerConfig
-from lsmfs.server.observing import Application
 from lsmfs.server.worker import Worker
 from refstore.errors import Unavailable
 
