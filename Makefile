@@ -6,14 +6,14 @@ SEEDS  ?= 5000
 ONLY   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench sim format clean servers
+.PHONY: help run tour test check bench sim format clean servers
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 $(VENV)/.run: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml
@@ -28,7 +28,10 @@ $(VENV)/.bench: $(VENV)/.dev
 servers: $(VENV)/.dev ## install the real servers that the tests start (Redis, DynamoDB Local, Azurite)
 	$(BIN)/python -m tests.servers.install
 
-run: $(VENV)/.run ## a guided tour on local files + SQLite
+run: $(VENV)/.run ## the server on local files + SQLite, with a sample repository
+	$(BIN)/python -m lsmfs run --quickstart
+
+tour: $(VENV)/.run ## a guided tour: 100,000 entries put, compacted, committed, read back
 	$(BIN)/python -m lsmfs tour
 
 test: servers ## every test, against real servers
