@@ -12,6 +12,7 @@ writers end their last flush, the stores are closed.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from lsmfs.server.config import ServerConfig
 from lsmfs.server.lake import Lake
 from lsmfs.server.routing import Routing
 from lsmfs.server.server_key import load_server_key
-from lsmfs.server.services import TIDY_SECONDS, compacting, repeating
+from lsmfs.server.services import SWEEP_SECONDS, TIDY_SECONDS, compacting, repeating, sweep_uploads
 from lsmfs.server.welcome import welcome
 from lsmfs.server.worker import Worker
 from refstore.errors import Error, NotFound
@@ -96,6 +97,7 @@ class App:
             await stack.enter_async_context(repeating(TIDY_SECONDS, lake.close_idle))
             if worker.index == 0 and config.services.compactor:
                 await stack.enter_async_context(compacting(installation))
+                await stack.enter_async_context(repeating(SWEEP_SECONDS, partial(sweep_uploads, installation)))
             yield told
 
     async def _problem(self) -> str:

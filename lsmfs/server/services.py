@@ -1,6 +1,8 @@
-"""What the server does beside answering: compaction, the end of deletions, writers that nobody uses any more.
+"""What the server does beside answering: compaction, the end of deletions, writers that nobody uses any more, uploads
+that nobody ends.
 
-The first worker compacts, unless the configuration says that others do. A service that fails is logged and goes on.
+The first worker compacts and sweeps, unless the configuration says that others do. A service that fails is logged and
+goes on.
 """
 
 import asyncio
@@ -16,6 +18,9 @@ log = structlog.get_logger("server")
 
 TIDY_SECONDS = 15.0
 WATCH_SECONDS = 1.0
+SWEEP_SECONDS = 3600.0
+UPLOAD_DAYS_MAX = 7  # an upload of parts that was begun before that is given up: its client has gone
+DAY_US = 24 * 3600 * 1_000_000
 
 
 @contextlib.asynccontextmanager
@@ -28,7 +33,7 @@ async def repeating(seconds: float, work: Callable[[], Awaitable[None]]) -> Asyn
             try:
                 await work()
             except Error as error:
-                log.warning("failed", what=work.__name__, error=str(error))
+                log.warning("failed", what=getattr(work, "__name__", "sweep"), error=str(error))
 
     task = asyncio.ensure_future(repeat())
     try:
@@ -37,6 +42,16 @@ async def repeating(seconds: float, work: Callable[[], Awaitable[None]]) -> Asyn
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def sweep_uploads(installation: Installation) -> None:
+    """Forget uploads of parts that were begun long ago, and completed ones; their bytes are then garbage."""
+    from lsmfs.gateway.uploads import Uploads
+
+    before = installation.clock.now_us() - UPLOAD_DAYS_MAX * DAY_US
+    async for name in installation.names():
+        if count := await Uploads(installation.refs, name, installation.clock).sweep(before):
+            log.info("uploads swept", repository=name, count=count)
 
 
 @contextlib.asynccontextmanager
