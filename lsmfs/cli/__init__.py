@@ -22,12 +22,22 @@ from lsmfs.cli import (
     tags,
 )
 from lsmfs.cli.exits import EPILOG, FAILED, INTERRUPTED
-from lsmfs.cli.session import DataOption, DebugOption, JsonOption, Session, command
+from lsmfs.cli.session import (
+    WHERE,
+    DataOption,
+    DebugOption,
+    EndpointOption,
+    JsonOption,
+    KeyOption,
+    Session,
+    command,
+    nearer,
+)
 
 app = typer.Typer(
     name="lsmfs",
     help="Version control for data lakes: an LSM engine on your own object store.",
-    epilog=EPILOG,
+    epilog=f"{WHERE}\n\n{EPILOG}",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,8 +47,15 @@ app = typer.Typer(
 
 
 @app.callback()
-def root(context: typer.Context, data: DataOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
-    context.obj = Session(data, json, debug)
+def root(
+    context: typer.Context,
+    data: DataOption = None,
+    endpoint: EndpointOption = None,
+    access_key_id: KeyOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    context.obj = nearer(context, data, endpoint, access_key_id, json, debug)
 
 
 for part in (

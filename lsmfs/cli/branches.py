@@ -11,8 +11,8 @@ from lsmfs.cli.objects import MetaOption
 from lsmfs.cli.session import Session, YesOption, command, group
 from lsmfs.cli.suggest import advice_on, find_branch, find_commit
 from lsmfs.cli.uri import Uri, check_text, parse_beside, parse_branch, parse_name, parse_pairs, parse_repository
+from lsmfs.client.verbs import Repository
 from lsmfs.lsm.run import EMPTY_RUN
-from lsmfs.repository import Repository
 from lsmfs.tree.branching import Deleted
 from lsmfs.tree.committer import Committed
 from refstore.errors import Invalid, NoChanges, NotFound
@@ -72,7 +72,7 @@ async def commit(
     lsmfs commit lsmfs://lake/main -m "first load" --meta source=sensors
     """
     name, metadata = parse_branch(uri), parse_pairs(meta or [])
-    who = committer_name(committer)
+    who = committer_name(session, committer)
     async with session.branch(name) as (_, repository, _):
         done = await _committed(repository, name, check_message(message), who, metadata, allow_empty)
     document = {**show.commit_document(done.id, done.commit), "branch": name.ref, "raced": done.raced}
@@ -95,8 +95,12 @@ def check_message(message: str) -> str:
     return check_text(message)
 
 
-def committer_name(given: str | None) -> str:
-    """Who commits: the user, if nobody is named."""
+def committer_name(session: Session, given: str | None) -> str:
+    """Who commits: the user, if nobody is named; over a server, who the server knows the key's owner to be."""
+    if session.server:
+        if given is not None:
+            raise Invalid("a server writes down the user whose key it is: leave --committer out")
+        return ""
     if given is not None:
         return check_text(given)
     try:

@@ -10,7 +10,7 @@ from lsmfs.cli.branches import note_staged
 from lsmfs.cli.session import Session, command
 from lsmfs.cli.suggest import find_commit, read_branch
 from lsmfs.cli.uri import Uri, check_text, parse_beside, parse_branch, parse_commit
-from lsmfs.repository import Repository
+from lsmfs.client.verbs import Repository
 from lsmfs.tree.diff import Difference
 from lsmfs.tree.summary import Summary
 from refstore.errors import Invalid

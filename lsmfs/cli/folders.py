@@ -12,10 +12,10 @@ from lsmfs.cli.objects import DELIMITER, find_entry
 from lsmfs.cli.progress import metered
 from lsmfs.cli.session import Session, command
 from lsmfs.cli.uri import Uri, check_text, looks_like_uri, parse_uri, parse_version, with_path
+from lsmfs.client.verbs import Repository
 from lsmfs.lsm import records
 from lsmfs.lsm.listing import PAGE_MAX
 from lsmfs.model import key_of
-from lsmfs.repository import Repository
 from refstore.errors import Invalid, NotFound
 
 

@@ -10,6 +10,7 @@ import typer
 
 from lsmfs.cli import show
 from lsmfs.cli.import_progress import told
+from lsmfs.cli.imports_over import import_over
 from lsmfs.cli.session import Session, command
 from lsmfs.cli.suggest import open_repository, read_branch
 from lsmfs.cli.uri import Uri, looks_like_uri, parse_repository, parse_uri
@@ -60,6 +61,8 @@ async def import_objects(
     if (resume or cancel) and source is not None:
         raise Invalid("an unfinished import knows its source and destination: give its id alone")
     words = message if message or commit else None
+    if session.server and (resume or cancel or unfinished or dry_run or once):
+        raise Invalid("over a server there is no --resume, --cancel, --list, --dry-run and --once: say --data FOLDER")
     if unfinished:
         await _list(session, source)
     elif cancel:
@@ -79,6 +82,9 @@ async def _import(
         raise Invalid(f"the source comes first: lsmfs import {uri} {text}")
     name = parse_uri(uri)
     folder_prefix(name.path)
+    if session.server:
+        await import_over(session, text, name._replace(path=folder_prefix(name.path)), words)
+        return
     async with session.local() as installation, await open_repository(installation, name.repository) as repository:
         await read_branch(repository, name.ref)
         async with _opened(session, installation, text) as source:

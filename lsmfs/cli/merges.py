@@ -14,7 +14,7 @@ from lsmfs.cli.objects import MetaOption
 from lsmfs.cli.session import Session, command
 from lsmfs.cli.suggest import find_branch, find_commit
 from lsmfs.cli.uri import Uri, parse_beside, parse_branch, parse_commit, parse_pairs, parse_rules, parse_uri
-from lsmfs.repository import Repository
+from lsmfs.client.verbs import Repository
 from lsmfs.tree.merge import DEST_WINS, SOURCE_WINS, MergeConflict, Strategy
 from lsmfs.tree.summary import Summary
 from refstore.errors import Conflict, DirtyBranch, Invalid, NoChanges
@@ -69,7 +69,7 @@ async def merge(
     lsmfs merge lsmfs://lake/dev main --dry-run
     lsmfs merge lsmfs://lake/dev main --strategy dest-wins --rule sensors/=source-wins
     """
-    name, metadata, who = parse_commit(source), parse_pairs(meta or []), committer_name(committer)
+    name, metadata, who = parse_commit(source), parse_pairs(meta or []), committer_name(session, committer)
     said = "" if message is None else check_message(message)
     rules = parse_rules(rule or []) | ({"": strategy.value} if strategy else {})
     Strategy(rules)  # `Invalid` before any work is done
@@ -138,7 +138,7 @@ async def cherry_pick(
     lsmfs cherry-pick lsmfs://lake/dev~1 main
     lsmfs cherry-pick lsmfs://lake/1a2b3c4d main -m "only the repair"
     """
-    name, who = parse_commit(source), committer_name(committer)
+    name, who = parse_commit(source), committer_name(session, committer)
     said = "" if message is None else check_message(message)
     target = parse_uri(str(parse_beside(destination, name)))
     why = f"otherwise on {target.short}, so nothing was picked: put there what you want, and commit it"
@@ -166,7 +166,7 @@ async def revert(
     lsmfs revert lsmfs://lake/main main
     lsmfs revert lsmfs://lake/main main~2 --parent 1 -m "the new sensors were wrong"
     """
-    target, who = parse_branch(uri), committer_name(committer)
+    target, who = parse_branch(uri), committer_name(session, committer)
     said = "" if message is None else check_message(message)
     name = parse_beside(revision, target)
     why = f"again on {target.short} since, so nothing was reverted: revert what came later first, or change it yourself"

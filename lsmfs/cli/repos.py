@@ -89,6 +89,8 @@ async def create(
     """
     name = parse_repository(repository)
     check_branch_name(default_branch)
+    if session.server and storage and "://" not in storage:
+        raise Invalid(f"--storage {storage!r} is a folder here, and the server is elsewhere: say a URL that it allows")
     url = absolute_url(storage) if storage else ""
     async with (
         session.installation() as installation,

@@ -41,7 +41,8 @@ async def init(
     refs: RefsOption = None,
     default_branch: Annotated[str, typer.Option("--default-branch", help="Its first branch.")] = "main",
 ) -> None:
-    """Create a repository, and the installation if there is none.
+    """Create a repository, and the installation if there is none. Over a server (--endpoint, or a variable that names
+    one) it is a repository alone; an endpoint in a file does not count here.
 
     \b
     lsmfs init lake
@@ -51,6 +52,9 @@ async def init(
         raise Invalid(f"{repository!r} is no repository name: say `lsmfs init NAME`, without lsmfs:// and branch")
     check_repository_name(repository)
     check_branch_name(default_branch)
+    if session.said_server:
+        await _create_over(session, repository, default_branch, store or refs)
+        return
     is_new = _prepare(session.folder, store, refs)
     try:
         async with open_installation(session.folder, session.environment) as installation:
@@ -69,6 +73,15 @@ async def init(
         raise
     where = f"lsmfs://{repository}/{default_branch}"
     session.emit(document, f"created repository {repository} in {session.folder}; its branch is {where}")
+
+
+async def _create_over(session: Session, repository: str, branch: str, stores: str | None) -> None:
+    if stores:
+        raise Invalid("a server has its stores already: leave --store and --refs out")
+    async with session.installation() as installation, await installation.create(repository, branch):
+        document = {"repository": repository, "default_branch": branch, "endpoint": session.server}
+        where = f"lsmfs://{repository}/{branch}"
+        session.emit(document, f"created repository {repository} at {session.server}; its branch is {where}")
 
 
 def _prepare(folder: Path, store: str | None, refs: str | None) -> bool:

@@ -35,6 +35,8 @@ async def run(
     lsmfs run --listen 0.0.0.0:8000 --data /var/lib/lsmfs --workers 2
     lsmfs run --config /etc/lsmfs/server.yaml
     """
+    if session.endpoint is not None:
+        session.check_on_stores()
     loaded = _loaded(session, config, {"listen": listen, "workers": workers})
     from lsmfs.server import logs
     from lsmfs.server.config_stores import prepare

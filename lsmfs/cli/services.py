@@ -66,7 +66,7 @@ async def compactor(
         if looks_like_uri(name) or "/" in name:
             raise Invalid(f"{name!r} is no repository name: say `lsmfs compactor NAME`, without lsmfs:// and branch")
     triggers = Triggers(tables_min=tables_min, bytes_min=bytes_min, age_seconds=age)
-    async with session.installation() as installation:
+    async with session.local() as installation:
         for name in repositories or []:
             await check_repository(installation, name)
         watched = Watched(installation, repositories or [])
@@ -143,8 +143,9 @@ async def doctor(session: Session) -> int:
     from lsmfs.cli import doctor as checks
 
     findings = []
+    session.check_on_stores()
     try:
-        async with session.installation() as installation:
+        async with session.local() as installation:
             async for finding in checks.examine(installation):
                 findings.append(finding)
                 if not session.json:
@@ -171,7 +172,7 @@ async def bench(
     """
     from lsmfs.cli import bench as benchmark
 
-    async with session.installation() as installation:
+    async with session.local() as installation:
         measures = await benchmark.measure(installation, entries, session.err, session.json)
     session.emit([benchmark.document(each) for each in measures], benchmark.text(measures))
 
@@ -188,6 +189,8 @@ async def tour(
     """
     from lsmfs.cli import tour as guide
 
+    if session.endpoint is not None:
+        session.check_on_stores()
     with guide.folder(session.data, keep) as (place, is_kept):
         steps = await guide.walk(session, place, entries, compact_all)
         document = {"folder": str(place) if is_kept else None, "steps": [dataclasses.asdict(step) for step in steps]}

@@ -1,10 +1,14 @@
 """One run of a command: its common options, where its output goes, and how it ends.
 
 Every command is an async function whose first argument is the `Session`. `command` gives it the options that all have
-(--data, --json, --debug, also accepted before the command's name) and runs it to its end:
+(--data, --endpoint, --json, --debug, also accepted before the command's name) and runs it to its end:
 - an error of ours is one line on stderr and the exit code of its category; a traceback only with --debug
 - Ctrl-C and SIGTERM cancel it, and it closes its stores before it exits
 - anything else is a bug, and says so
+
+Where a command works: --endpoint, a server; --data or LSMFS_DATA, that folder; a variable that names an endpoint, that
+server; an installation in the default folder, there; an endpoint in a file of the user's, that server. So no file takes
+the place of an installation that is there.
 """
 
 import asyncio
@@ -29,26 +33,60 @@ from lsmfs.cli.exits import FAILED, INTERRUPTED, PIPE_CLOSED, TERMINATED, code_o
 from lsmfs.cli.files import STANDARD_INPUT, pieces_of, translated
 from lsmfs.cli.suggest import find_version, open_repository, read_branch
 from lsmfs.cli.uri import Uri
-from lsmfs.installation import Installation, open_installation
-from lsmfs.repository import Repository
-from refstore.errors import Denied, Error
+from lsmfs.client import connect
+from lsmfs.client.endpoint import parse_endpoint
+from lsmfs.client.local import LocalInstallation
+from lsmfs.client.profile import endpoint_in_files, endpoint_of, profile
+from lsmfs.client.verbs import Installation, Repository
+from lsmfs.installation import FILE, read_configuration
+from refstore.errors import Denied, Error, Invalid
 from refstore.records import Branch
 
 DATA_DEFAULT = "lsmfs-data"
+DATA_VARIABLE = "LSMFS_DATA"
 
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        "--data", envvar="LSMFS_DATA", show_envvar=True, help=f"Folder of the installation [./{DATA_DEFAULT}]."
+        "--data", envvar=DATA_VARIABLE, show_envvar=True, help=f"Folder of the installation [./{DATA_DEFAULT}]."
     ),
 ]
 # Only before the command is the variable read: or it would win over a --data that stands there.
 NearDataOption = Annotated[
     Path | None, typer.Option("--data", help=f"Folder of the installation [LSMFS_DATA, or ./{DATA_DEFAULT}].")
 ]
+EndpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoint",
+        metavar="URL",
+        help="Work over this server, not on stores [LSMFS_ENDPOINT_URL, LAKECTL_SERVER_ENDPOINT_URL].",
+    ),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--access-key-id", metavar="ID", help="Whose secret is meant, of the variables and files that have one."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document, or a line of JSON for each item.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, also on a terminal.")]
+
+WHERE = "\n".join(
+    [
+        "\b\nWhere a command works: the first of these that there is.",  # \b: or the lines would be a paragraph
+        "  --endpoint URL               a server",
+        "  --data FOLDER, LSMFS_DATA    the installation in that folder",
+        "  LSMFS_ENDPOINT_URL, LAKECTL_SERVER_ENDPOINT_URL    a server",
+        f"  ./{DATA_DEFAULT}                 the installation there, if there is one",
+        "  ~/.lsmfs.yaml, ~/.lakectl.yaml    the server at server.endpoint_url; not for init",
+        "\b\nWhose key a server is shown: the first that has a secret, of --access-key-id if that is said.",
+        "  LSMFS_ACCESS_KEY_ID and LSMFS_SECRET_ACCESS_KEY",
+        "  LAKECTL_CREDENTIALS_ACCESS_KEY_ID and LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY",
+        "  ~/.lsmfs.yaml, ~/.lakectl.yaml    credentials.access_key_id and secret_access_key, for its own server only",
+    ]
+).replace("\n\b", "\n\n\b")
 
 T = TypeVar("T")
 
@@ -60,6 +98,8 @@ class Session:
     data: Path | None = None
     json: bool = False
     debug: bool = False
+    endpoint: str | None = None
+    access_key_id: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     err: Console = field(default_factory=lambda: Console(stderr=True))
 
@@ -67,9 +107,46 @@ class Session:
     def folder(self) -> Path:
         return self.data or Path(DATA_DEFAULT)
 
+    @property
+    def said_server(self) -> str:
+        """The endpoint that this command is for by an option or the environment; empty if by none."""
+        if self.endpoint is not None:
+            if self.data is not None and str(self.data) != self.environment.get(DATA_VARIABLE):
+                raise Invalid("--data and --endpoint exclude each other: say where the command is to work")
+            return parse_endpoint(self.endpoint)
+        found = "" if self.data is not None else endpoint_of(self.environment)
+        return parse_endpoint(found) if found else ""
+
+    @property
+    def server(self) -> str:
+        """The endpoint of the server that this command works over; empty if it works on stores."""
+        if (found := self.said_server) or self.data is not None or (self.folder / FILE).exists():
+            return found
+        found = endpoint_in_files(self.environment)
+        return parse_endpoint(found) if found else ""
+
+    def check_on_stores(self) -> None:
+        """`Invalid` if the command, which works on stores alone, is meant for a server."""
+        if server := self.said_server:
+            raise Invalid(f"this works on stores and not over {server}: say --data FOLDER, where the installation is")
+
     @contextlib.asynccontextmanager
     async def installation(self) -> AsyncIterator[Installation]:
-        async with open_installation(self.folder, self.environment) as installation:
+        """Where the command works."""
+        if not (server := self.server):
+            async with self.local() as installation:
+                yield installation
+            return
+        who = profile(server, self.access_key_id or "", self.environment)
+        async with connect(*who, trust_environment=True) as remote:
+            yield remote
+
+    @contextlib.asynccontextmanager
+    async def local(self) -> AsyncIterator[LocalInstallation]:
+        """The installation in the folder, for what works on stores alone."""
+        self.check_on_stores()
+        installation = LocalInstallation(self.folder, read_configuration(self.folder), self.environment)
+        async with installation:
             yield installation
 
     @contextlib.asynccontextmanager
@@ -125,14 +202,24 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
         own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
         common = [
             _option("data", NearDataOption, None),
+            _option("endpoint", EndpointOption, None),
+            _option("access_key_id", KeyOption, None),
             _option("json", JsonOption, False),
             _option("debug", DebugOption, False),
         ]
         context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
 
         @functools.wraps(work)
-        def run(context: typer.Context, data: Path | None, json: bool, debug: bool, **arguments: object) -> None:
-            session = _nearer(context, data, json, debug)
+        def run(
+            context: typer.Context,
+            data: Path | None,
+            endpoint: str | None,
+            access_key_id: str | None,
+            json: bool,
+            debug: bool,
+            **arguments: object,
+        ) -> None:
+            session = nearer(context, data, endpoint, access_key_id, json, debug)
             raise typer.Exit(_run(session, work(session, **arguments)))
 
         parameters = [context, *own, *common]
@@ -151,18 +238,37 @@ def group(app: typer.Typer, name: str, text: str) -> typer.Typer:
 
     @inner.callback()
     def options(
-        context: typer.Context, data: NearDataOption = None, json: JsonOption = False, debug: DebugOption = False
+        context: typer.Context,
+        data: NearDataOption = None,
+        endpoint: EndpointOption = None,
+        access_key_id: KeyOption = None,
+        json: JsonOption = False,
+        debug: DebugOption = False,
     ) -> None:
-        context.obj = _nearer(context, data, json, debug)
+        context.obj = nearer(context, data, endpoint, access_key_id, json, debug)
 
     app.add_typer(inner)
     return inner
 
 
-def _nearer(context: typer.Context, data: Path | None, json: bool, debug: bool) -> Session:
+def nearer(
+    context: typer.Context,
+    data: Path | None,
+    endpoint: str | None,
+    access_key_id: str | None,
+    json: bool,
+    debug: bool,
+) -> Session:
     """The session with options that stand nearer to the command than those before."""
     outer = context.obj if isinstance(context.obj, Session) else Session()
-    return Session(data or outer.data, json or outer.json, debug or outer.debug, os.environ)
+    return Session(
+        data or outer.data,
+        json or outer.json,
+        debug or outer.debug,
+        endpoint or outer.endpoint,
+        access_key_id or outer.access_key_id,
+        os.environ,
+    )
 
 
 def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:

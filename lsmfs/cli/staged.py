@@ -10,7 +10,7 @@ from lsmfs.cli.objects import DELIMITER
 from lsmfs.cli.session import Session, YesOption, command, group
 from lsmfs.cli.suggest import find_commit
 from lsmfs.cli.uri import Uri, check_text, parse_beside, parse_branch, parse_uri, without_path
-from lsmfs.repository import Repository
+from lsmfs.client.verbs import Repository
 from refstore.errors import DirtyBranch, Invalid, NoChanges, NotFound
 from refstore.records import Branch, Stash
 

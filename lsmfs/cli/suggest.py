@@ -2,11 +2,10 @@
 
 import difflib
 from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
 
 from lsmfs.cli.uri import not_a_branch
-from lsmfs.installation import Installation
-from lsmfs.policy import read_record
-from lsmfs.repository import Repository
+from lsmfs.client.verbs import Repositories, Repository
 from lsmfs.tree.revision import is_commit_id, parse_revision
 from refstore.errors import Invalid, NotFound
 from refstore.records import Branch, CommitId
@@ -14,8 +13,10 @@ from refstore.records import Branch, CommitId
 NAMES_MAX = 1000  # compared with what was typed: some 10 ms; an installation with more has a naming scheme
 NAMES_SHOWN_MAX = 5
 
+R = TypeVar("R")
 
-async def open_repository(installation: Installation, name: str) -> Repository:
+
+async def open_repository(installation: Repositories[R], name: str) -> R:
     """The repository of that name; `NotFound` with the names that are near."""
     try:
         return await installation.repository(name)
@@ -24,10 +25,10 @@ async def open_repository(installation: Installation, name: str) -> Repository:
         raise  # it is being deleted
 
 
-async def check_repository(installation: Installation, name: str) -> None:
+async def check_repository(installation: Repositories[R], name: str) -> None:
     """Also one that is being deleted is there; `NotFound` with the names that are near."""
     try:
-        await read_record(installation.refs, name)
+        await installation.record(name)
     except NotFound:
         names = await _first(installation.names())
         advice = advice_on(name, names) or f"create it with `lsmfs init {name}`"
