@@ -5,6 +5,7 @@ where a sorted structure would cost it a search. What the batch appends to objec
 """
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,13 +117,13 @@ class Batch:
     def finish(self, error: Exception | None) -> None:
         """Tell everybody who waits: done, or why not."""
         for future in (*self.waiters, *(condition.done for condition in self.conditions)):
-            if future.done():
-                continue
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-                future.exception()  # its caller may have been cancelled
+            # It is done if its caller was cancelled: by Ctrl-C that happens between any two steps, also after a look.
+            with contextlib.suppress(asyncio.InvalidStateError):
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
+                    future.exception()  # nobody may be there to hear it
 
 
 def _unusual_weight(entry: Entry) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from lsmfs.cli import run
 
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "LSMFS_DATA"}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("LSMFS_", "LAKECTL_"))}
 WAIT_SECONDS_MAX = 30.0
 
 

@@ -26,7 +26,8 @@ ELSEWHERE = {"bench", "config check", "doctor", "run", "tour", "version"}
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with nothing in it, and a user whose name is known."""
-    monkeypatch.delenv("LSMFS_DATA", raising=False)
+    for name in [name for name in os.environ if name.startswith(("LSMFS_", "LAKECTL_")) and name != "LSMFS_REWRITE"]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("LOGNAME", "ana")
     monkeypatch.chdir(tmp_path)
 
