@@ -2,10 +2,10 @@
 
 import re
 import time
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lsmfs.gateway.errors import S3Error
@@ -405,36 +405,6 @@ def test_sigv4_in_a_header_must_say_what_the_body_is() -> None:
     assert refused(changed(request, headers=without(request, b"x-amz-content-sha256"))) == "InvalidRequest"
 
 
-def test_a_request_is_made_from_an_asgi_scope() -> None:
-    scope = {
-        "type": "http",
-        "method": "PUT",
-        "path": "/bucket/a/b c",
-        "raw_path": b"/bucket/a%2Fb%20c",
-        "query_string": b"acl&prefix=x%2By+z&x-id=",
-        "headers": [(b"host", b" h:1 "), (b"x-amz-meta-a", b"\xc3\xa4"), (b"x-amz-meta-b", b"\xe4")],
-    }
-    request = Request.from_scope(scope)
-    assert (request.method, request.path, request.host) == ("PUT", "/bucket/a/b c", "h:1")
-    assert request.query == {"acl": "", "prefix": "x+y z", "x-id": ""}
-    assert (request.header("x-amz-meta-a"), request.header("x-amz-meta-b"), request.header("no")) == ("ä", "ä", None)
-
-
-@pytest.mark.parametrize("path", [b"/b/%00", b"/b/%ff", b"/b/%", b"/b/%2", b"/b/%zz", b"/b/\xff", b"/b/%ed%a0%80"])
-def test_a_path_that_is_no_name_is_refused(path: bytes) -> None:
-    with pytest.raises(S3Error, match="InvalidURI"):
-        Request.of("GET", path, b"", [])
-
-
-def test_a_path_is_decoded_once() -> None:
-    assert Request.of("GET", b"/b/%252F+", b"prefix=%252F", []).path == "/b/%2F+"
-
-
-def test_a_query_of_too_many_parameters_is_refused() -> None:
-    with pytest.raises(S3Error, match="InvalidURI"):
-        Request.of("GET", b"/b", b"&".join(b"p%d=" % number for number in range(300)), [])
-
-
 def test_a_request_without_a_claim_is_anonymous() -> None:
     assert find_credentials(Request.of("GET", b"/b/k", b"prefix=Signature", [(b"host", b"h")])) is None
 
@@ -487,26 +457,6 @@ def test_the_key_of_signed_chunks_does_not_show(monkeypatch: pytest.MonkeyPatch)
 
 def test_signing_keys_are_kept_in_a_bounded_number() -> None:
     assert v4.signing_key.cache_info().maxsize == v4.SIGNING_KEYS_MAX
-
-
-@given(st.binary(max_size=30), st.binary(max_size=30))
-@example(b"/%", b"")
-@example(b"/%ff", b"")
-@example(b"/a", b"a=%zz")
-@settings(max_examples=200, deadline=None)
-def test_any_path_and_query_is_read_or_refused(path: bytes, query: bytes) -> None:
-    found = _read(b"/" + path, query)
-    if isinstance(found, S3Error):
-        assert found.status == 400
-    else:
-        assert found.path.encode() == unquote_to_bytes(b"/" + path)
-
-
-def _read(path: bytes, query: bytes) -> Request | S3Error:
-    try:
-        return Request.of("GET", path, query, [])
-    except S3Error as error:
-        return error
 
 
 @given(st.text(max_size=60))
