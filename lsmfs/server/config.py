@@ -5,7 +5,7 @@
     blockstore:  type local|s3|gs|azure, and <type>.* for that one
     gateways:    s3.listen_address, s3.domain_name, s3.region
     api:         listen_address
-    listen, data, workers, cache_bytes_max, services, limits, blocks, auth, tls, telemetry
+    listen, data, workers, cache_bytes_max, services, limits, blocks, auth, tls
 
 `config_file` reads them from YAML and the environment; `config_stores` makes of them what opens an installation.
 
@@ -187,14 +187,6 @@ class Tls(Part, frozen=True):
     key_file: str | None = None
 
 
-class Otlp(Part, frozen=True):
-    endpoint: str | None = None
-
-
-class Telemetry(Part, frozen=True):
-    otlp: Otlp = Otlp()
-
-
 class ServerConfig(Part, frozen=True):
     """All of it."""
 
@@ -213,7 +205,6 @@ class ServerConfig(Part, frozen=True):
     blocks: Blocks = Blocks()
     auth: Auth = Auth()
     tls: Tls = Tls()
-    telemetry: Telemetry = Telemetry()
 
     @property
     def addresses(self) -> list["Address"]:
